@@ -390,16 +390,19 @@ type Operator interface {
 	// Parked lists messages with pos above after, in pos order.
 	Parked(ctx context.Context, db DB, filter Filter, after int64, limit int) ([]Parked, error)
 	// Requeue makes dead messages due at once with no failed attempts, and retry
-	// and scheduled ones due at once. Of one key the row with the smallest seq
-	// becomes the head and the others wait behind it, so that a run keeps its
-	// order and stays before newer messages.
+	// and scheduled ones that are not yet due due at once; others do not match,
+	// so that a repeated call comes to an end. Of one key the row with the
+	// smallest seq becomes the head and the others wait behind it, so that a run
+	// keeps its order and stays before newer messages.
 	Requeue(ctx context.Context, db DB, filter Filter, limit int) (int, error)
 	// Discard moves parked messages to done with outcome discarded.
 	Discard(ctx context.Context, db DB, filter Filter, limit int) (int, error)
 	// Replay copies done messages back to ready, oldest first, under the same id
 	// with Replay raised by one, and skips ids that are ready already.
 	// It continues after the cursor and returns the next one; a nil next cursor
-	// tells that there is no more.
+	// tells that there is no more. The first call (nil cursor) fixes the filter's
+	// bounds of time and its own time as the newest done_at, in the cursor, so
+	// that what is settled again meanwhile is not replayed again.
 	Replay(ctx context.Context, db DB, filter Filter, cursor *Cursor, limit int) (replayed int, next *Cursor, err error)
 	// Purge deletes up to limit done rows settled at least olderThan ago, oldest
 	// first, skipping rows others have locked.
@@ -409,10 +412,13 @@ type Operator interface {
 	ClaimPurge(ctx context.Context, db DB, every time.Duration) (bool, error)
 }
 
-// Cursor is a place in the done table. It is opaque above the seam.
+// Cursor is a place in the done table. It is opaque above the seam; the times
+// are microseconds since 1970 UTC by the database's clock.
 type Cursor struct {
-	DoneAt int64 // engine-defined
-	Pos    int64
+	// DoneAt and Pos are those of the last row looked at.
+	DoneAt, Pos int64
+	// From and Until bound done_at: from From, before Until.
+	From, Until int64
 }
 
 // Inbox remembers what consumers have processed.

@@ -1,0 +1,75 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/outbox-suite/outbox/dialect"
+)
+
+// What callers decide by, with errors.Is.
+var (
+	// ErrInvalid is a message or an argument that is refused before anything is
+	// written. errors.As with [*InvalidError] tells the field.
+	ErrInvalid = errors.New("invalid")
+	// ErrDuplicateID is a message whose id waits already. Roll back the
+	// transaction: some engines allow nothing else after it.
+	ErrDuplicateID = errors.New("message id is enqueued already")
+	// ErrNotReady is a database that does not have what the outbox needs: see
+	// [Outbox.Check]. The text names each finding and its remedy.
+	ErrNotReady = errors.New("database is not ready for the outbox")
+)
+
+// InvalidError is the reason why a message or an argument was refused. It
+// matches [ErrInvalid].
+type InvalidError struct {
+	// Index is the place of the message in the call, from 0.
+	Index int
+	// Field is the message's or the argument's name in lower case words.
+	Field string
+	// Reason says what is wrong and what to do, without the field's content.
+	Reason string
+}
+
+// Error names the message, the field and the remedy.
+func (e *InvalidError) Error() string {
+	if e.Index > 0 {
+		return fmt.Sprintf("message %d: %s %s", e.Index, e.Field, e.Reason)
+	}
+	return e.Field + " " + e.Reason
+}
+
+// Is reports whether target is [ErrInvalid].
+func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
+
+// Error is a failed operation on the database. Unwrap yields the driver's
+// error.
+type Error struct {
+	// Op is the operation, for example "enqueue".
+	Op string
+	// Engine is the dialect's name.
+	Engine string
+	// Class says what the error means.
+	Class dialect.Class
+	Err   error
+}
+
+// Error names the operation, the engine and the cause.
+func (e *Error) Error() string { return e.Op + " (" + e.Engine + "): " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Is reports whether target is [ErrDuplicateID] and the error is of class
+// [dialect.Duplicate].
+func (e *Error) Is(target error) bool {
+	return target == ErrDuplicateID && e.Class == dialect.Duplicate
+}
+
+// wrap turns an engine's error into an [*Error]; nil stays nil.
+func (o *Outbox) wrap(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &Error{Op: op, Engine: o.dialect.Name(), Class: o.dialect.Classify(err), Err: err}
+}

@@ -1,0 +1,196 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-suite/outbox/dialect"
+)
+
+// Tx is the open transaction that carries the business change. A *sql.Tx is
+// one; an engine package may adapt its driver's native transaction.
+type Tx = dialect.Tx
+
+// Config configures an [Outbox]. The zero value works.
+type Config struct {
+	// Schema holds the tables. Default: the session's.
+	Schema string
+	// Prefix names the tables. Default: outbox.
+	Prefix string
+	// Lanes is how many lanes the schema has: the most relays' workers that can
+	// be busy at once. It is fixed when the schema is made. Default: 16.
+	Lanes int
+	// Limits bound what Enqueue accepts.
+	Limits Limits
+	// Inject adds headers from the caller's context to every message enqueued,
+	// for example traceparent. A message's own header of the same name wins.
+	// With OpenTelemetry:
+	//
+	//	func(ctx context.Context, headers map[string]string) {
+	//		otel.GetTextMapPropagator().Inject(ctx, propagation.MapCarrier(headers))
+	//	}
+	Inject func(ctx context.Context, headers map[string]string)
+	// Notify makes [Outbox.Wake] signal relays in other processes too, on a
+	// connection of its own after the commit, several wake-ups in one signal.
+	// Only engines whose Store is a [dialect.Waker] can. Default: false, since
+	// polling finds every message.
+	Notify bool
+}
+
+const (
+	defaultPrefix = "outbox"
+	defaultLanes  = 16
+)
+
+// Outbox writes messages beside business changes and is the operator's door to
+// them. It is safe for concurrent use.
+type Outbox struct {
+	db      *sql.DB
+	dialect dialect.Dialect
+	store   dialect.Store
+	tables  dialect.Tables
+	limits  Limits
+	inject  func(context.Context, map[string]string)
+	wakeups wakeups
+}
+
+// New returns the outbox of a database. It checks cfg and does no I/O: call
+// [Outbox.Check] at start to see that the database agrees. db is used by
+// everything but Enqueue, and is not closed.
+func New(db *sql.DB, d dialect.Dialect, cfg Config) (*Outbox, error) {
+	if db == nil || d == nil {
+		return nil, fmt.Errorf("new outbox: %w: db and dialect are required", ErrInvalid)
+	}
+	tables := dialect.Tables{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes}
+	if tables.Prefix == "" {
+		tables.Prefix = defaultPrefix
+	}
+	if tables.Lanes == 0 {
+		tables.Lanes = defaultLanes
+	}
+	limits, err := cfg.Limits.withDefaults()
+	store, bindErr := d.Bind(tables)
+	if err := errors.Join(err, bindErr); err != nil {
+		return nil, fmt.Errorf("new outbox: %w: %w", ErrInvalid, err)
+	}
+	o := &Outbox{db: db, dialect: d, store: store, tables: tables, limits: limits, inject: cfg.Inject}
+	if cfg.Notify {
+		waker, ok := store.(dialect.Waker)
+		if !ok {
+			return nil, fmt.Errorf("new outbox: %w: notify is set, but %s cannot wake other processes: leave it out, polling finds every message", ErrInvalid, d.Name())
+		}
+		o.wakeups.remote = func(ctx context.Context) { _ = waker.Wake(ctx, db) } // best effort: polling finds it
+	}
+	return o, nil
+}
+
+// Enqueue writes messages in tx, in one round trip, and returns their ids in
+// the order given. They exist if and only if tx commits; of one key they are
+// published in this order, after those enqueued by transactions that committed
+// before. Call [Outbox.Wake] after the commit, or use [Outbox.InTx], to have
+// them published at once rather than at the next poll.
+//
+// A message that breaks a limit is refused with an [*InvalidError] before
+// anything is written. After any other error roll tx back. An id that waits
+// already is [ErrDuplicateID].
+func (o *Outbox) Enqueue(ctx context.Context, tx Tx, messages ...Message) ([]uuid.UUID, error) {
+	if len(messages) == 0 {
+		return nil, nil
+	}
+	records := make([]dialect.Message, len(messages))
+	ids := make([]uuid.UUID, len(messages))
+	for i, m := range messages {
+		r, err := o.record(ctx, m)
+		if err != nil {
+			if invalid := (*InvalidError)(nil); errors.As(err, &invalid) {
+				invalid.Index = i
+			}
+			return nil, fmt.Errorf("enqueue: %w", err)
+		}
+		records[i], ids[i] = r, r.ID
+	}
+	if err := o.store.Insert(ctx, tx, records); err != nil {
+		return nil, o.wrap("enqueue", err)
+	}
+	return ids, nil
+}
+
+// InTx runs f in a transaction of the outbox's database, commits it if f
+// returns nil, rolls it back otherwise or if f panics, and wakes the relays
+// after the commit. An error of the commit is of class
+// [dialect.OutcomeUnknown] when it may have taken effect.
+func (o *Outbox) InTx(ctx context.Context, opts *sql.TxOptions, f func(ctx context.Context, tx *sql.Tx) error) error {
+	tx, err := o.db.BeginTx(ctx, opts)
+	if err != nil {
+		return o.wrap("begin", err)
+	}
+	defer tx.Rollback() //nolint:errcheck // after a commit it does nothing, after an error that one counts
+	if err := f(ctx, tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return o.wrap("commit", err)
+	}
+	o.Wake()
+	return nil
+}
+
+// Migrate makes the tables or brings them to this version's schema and returns
+// the versions applied. It is safe when several processes start at once.
+func (o *Outbox) Migrate(ctx context.Context) ([]int, error) {
+	applied, err := o.store.Migrate(ctx, o.db)
+	return applied, o.wrap("migrate", err)
+}
+
+// Schema returns the DDL that Migrate runs, for people to read or run.
+func (o *Outbox) Schema() []dialect.Step { return o.store.Steps() }
+
+// Check compares the database with what the outbox needs: server version,
+// session settings, tables, schema version, number of lanes. Every finding is
+// in the error, which matches [ErrNotReady], with its remedy.
+func (o *Outbox) Check(ctx context.Context) error {
+	in, err := o.store.Inspect(ctx, o.db)
+	if err != nil {
+		return o.wrap("check", err)
+	}
+	problems := in.Problems
+	steps := o.store.Steps()
+	switch newest := steps[len(steps)-1].Version; {
+	case in.Version == 0:
+		problems = append(problems, fmt.Sprintf("the tables with prefix %q do not exist: run `outbox migrate`, call Migrate, or check schema and prefix", o.tables.Prefix))
+	case in.Version < newest:
+		problems = append(problems, fmt.Sprintf("the schema is version %d and this program needs %d: run `outbox migrate` or call Migrate", in.Version, newest))
+	case in.Version > newest:
+		problems = append(problems, fmt.Sprintf("the schema is version %d and this program knows %d: upgrade the program", in.Version, newest))
+	}
+	if in.Version > 0 && in.Lanes != o.tables.Lanes {
+		problems = append(problems, fmt.Sprintf("the schema has %d lanes and lanes is set to %d: set it to %d", in.Lanes, o.tables.Lanes, in.Lanes))
+	}
+	if len(problems) == 0 {
+		return nil
+	}
+	return fmt.Errorf("check (%s): %w: %s", o.dialect.Name(), ErrNotReady, strings.Join(problems, "; "))
+}
+
+// Inspect reports what stands in the database.
+func (o *Outbox) Inspect(ctx context.Context) (dialect.Inspection, error) {
+	in, err := o.store.Inspect(ctx, o.db)
+	return in, o.wrap("inspect", err)
+}
+
+// DB returns the database of the outbox.
+func (o *Outbox) DB() *sql.DB { return o.db }
+
+// Dialect returns the engine of the outbox.
+func (o *Outbox) Dialect() dialect.Dialect { return o.dialect }
+
+// Store returns the engine bound to the outbox's tables, for relays.
+func (o *Outbox) Store() dialect.Store { return o.store }
+
+// Tables returns the names of the tables, defaults filled in.
+func (o *Outbox) Tables() dialect.Tables { return o.tables }
