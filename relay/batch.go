@@ -1,0 +1,173 @@
+package relay
+
+import (
+	"errors"
+	"time"
+
+	"github.com/outbox-suite/outbox/dialect"
+)
+
+// outcome is what became of a row of a batch.
+type outcome int
+
+const (
+	waiting  outcome = iota // not tried: stays where it is
+	accepted                // by the broker
+	held                    // behind a message of its key that failed
+	failed                  // to be tried again
+	died                    // to wait for an operator
+)
+
+// item is a row on its way to an outcome.
+type item struct {
+	row     *dialect.Row
+	message Message
+	next    *item // the next one of the same key
+	outcome outcome
+	err     error
+	at      time.Time // of the failure
+	counted bool      // the failure cost an attempt
+	delay   time.Duration
+}
+
+// batch is a read of a lane: its rows in order, to be published and settled.
+type batch struct {
+	*turn
+	parked bool // the rows are parked ones; otherwise ready ones
+	read   time.Time
+	items  []item
+	heads  []*item // the first item of every key, in order
+	// stuck tells that rows were left where they are, so that reading on would
+	// find them again.
+	stuck bool
+}
+
+func (t *turn) newBatch(rows []dialect.Row, parked bool) *batch {
+	b := &batch{turn: t, parked: parked, read: time.Now(), items: make([]item, len(rows))}
+	last := make(map[int64]*item, len(rows))
+	for i := range rows {
+		row, it := &rows[i], &b.items[i]
+		it.row = row
+		if row.Blocked {
+			it.outcome = held
+			continue
+		}
+		it.message, it.err = t.message(row)
+		if row.KeyHash.Valid {
+			before := last[row.KeyHash.V]
+			last[row.KeyHash.V] = it
+			if before != nil {
+				before.next = it
+				continue
+			}
+		}
+		b.heads = append(b.heads, it)
+	}
+	return b
+}
+
+// settlement names what has an outcome.
+func (b *batch) settlement() dialect.Settlement {
+	s := dialect.Settlement{Archive: b.cfg.Retention != NoRetention}
+	for i := range b.items {
+		it := &b.items[i]
+		switch it.outcome {
+		case accepted:
+			if b.parked {
+				s.PublishedParked = append(s.PublishedParked, it.row.Pos)
+			} else {
+				s.Published = append(s.Published, it.row.Seq)
+			}
+		case held:
+			if !b.parked { // a parked row behind its head is held already
+				s.Hold = append(s.Hold, it.row.Seq)
+			}
+		case failed, died:
+			f := dialect.Failure{
+				Attempts: it.row.Attempts, Dead: it.outcome == died, Reason: reason(it.err),
+				Blocking: it.row.KeyHash.Valid && (it.outcome == failed || b.cfg.OnDead == HoldKey),
+			}
+			if it.counted {
+				f.Attempts++
+			}
+			if it.outcome == failed {
+				f.Delay = max(0, it.delay-time.Since(it.at)) // counted from the failure
+			}
+			if b.parked {
+				f.Row = it.row.Pos
+				s.FailedParked = append(s.FailedParked, f)
+			} else {
+				f.Row = it.row.Seq
+				s.Failed = append(s.Failed, f)
+			}
+		case waiting:
+			b.stuck = true
+		}
+	}
+	return s
+}
+
+// fail gives the item the outcome of an error and what is behind it its own.
+// It reports whether the next message of the key may be published.
+func (b *batch) fail(it *item, err error) (passes bool) {
+	it.err, it.at = err, time.Now()
+	attempt := it.row.Attempts + 1
+	switch {
+	case IsPermanent(err):
+		it.outcome, it.counted = died, true
+	case IsUnavailable(err) && b.destination != nil:
+		// Other destinations must flow: out of their way.
+		it.outcome, it.delay = failed, jitter(b.down.wait(b.destination(it.row.Topic)))
+	case uncounted(err):
+		it.outcome = waiting
+	case errors.Is(err, errSetAside):
+		it.outcome, it.delay = failed, jitter(b.slow.wait(it.row.Topic))
+	case attempt >= b.cfg.MaxAttempts:
+		it.outcome, it.counted = died, true
+	default:
+		it.outcome, it.counted = failed, true
+		it.delay = retryDelay(attempt, b.cfg.RetryMin, b.cfg.RetryMax)
+	}
+	if it.outcome == died && b.cfg.OnDead == PassKey {
+		return true
+	}
+	behind := held
+	if it.outcome == waiting {
+		behind = waiting
+	}
+	for next := it.next; next != nil; next = next.next {
+		next.outcome = behind
+	}
+	return false
+}
+
+// errSetAside is the reason of a message whose topic's publishes time out.
+var errSetAside = errors.New("topic is slow: its publishes time out, waiting before the next is tried")
+
+// settled tells the observer what was recorded.
+func (b *batch) settled(took time.Duration) {
+	e := Settled{Lane: b.lease.Lane, Took: took}
+	for i := range b.items {
+		it := &b.items[i]
+		switch it.outcome {
+		case accepted:
+			e.Published++
+			e.Latency = max(e.Latency, it.row.Age+time.Since(b.read))
+		case held:
+			if !b.parked {
+				e.Held++
+			}
+		case failed:
+			e.Failed++
+			b.observe(Failed{
+				ID: it.row.ID, Topic: it.row.Topic, Lane: b.lease.Lane, Attempt: it.row.Attempts + 1,
+				Counted: it.counted, Delay: it.delay, Err: it.err,
+			})
+		case died:
+			e.Died++
+			b.observe(Died{ID: it.row.ID, Topic: it.row.Topic, Lane: b.lease.Lane, Attempt: it.row.Attempts + 1, Err: it.err})
+		case waiting:
+		}
+	}
+	b.observe(e)
+}

@@ -1,0 +1,171 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/outbox-suite/outbox"
+)
+
+// Message is one attempt to publish a message. Publishers must not change it,
+// nor keep it after Publish has returned unless they copy it.
+type Message struct {
+	outbox.Message
+	// Seq is the message's place in the order of its key.
+	Seq int64
+	// Lane and Epoch say under which lease the attempt is made.
+	Lane  int
+	Epoch int64
+	// Attempt counts from 1. Attempts lost to a crash are not counted.
+	Attempt int
+	// Replay counts how often an operator replayed the message. A publisher
+	// whose broker drops duplicate ids must make it part of its duplicate id.
+	Replay int
+	// CreatedAt is the database's time of the enqueue, UTC.
+	CreatedAt time.Time
+	// Age is how long the message had been ready when it was read, by the
+	// database's clock.
+	Age time.Duration
+}
+
+// Publisher hands messages to a broker.
+type Publisher interface {
+	// Publish returns one result a message, in the same order: nil when the
+	// broker has durably accepted it, otherwise why not, see [Permanent] and
+	// [Unavailable]. A nil slice means that all were accepted. An unknown outcome
+	// is an error: the message is published again under the same id.
+	//
+	// Messages of one call are of different keys unless the publisher is an
+	// [Orderer]. Calls are made concurrently. When ctx ends, by
+	// Config.PublishTimeout, a lost lease or the relay's stop, Publish must
+	// return soon.
+	Publish(ctx context.Context, messages []Message) []error
+}
+
+// PublisherFunc is a function as a [Publisher].
+type PublisherFunc func(ctx context.Context, messages []Message) []error
+
+// Publish calls f.
+func (f PublisherFunc) Publish(ctx context.Context, messages []Message) []error {
+	return f(ctx, messages)
+}
+
+// Orderer is an optional interface of a [Publisher]. KeepsOrder reports that
+// within one call messages of the same key reach the broker in order, and that
+// when one fails no later one of its key succeeds. The relay then hands over
+// whole runs instead of one message a key.
+type Orderer interface {
+	KeepsOrder() bool
+}
+
+// Destinations is an optional interface of a [Publisher] that serves several
+// brokers. Destination names the one a topic goes to; each has a breaker of its
+// own, and while one is open its messages are parked so that the others flow.
+// Without it there is one destination, and while its breaker is open the relay
+// stands still.
+type Destinations interface {
+	Destination(topic string) string
+}
+
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }
+
+// Permanent marks err as one that no further attempt will cure: the message is
+// dead at once. A nil err stays nil.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+// IsPermanent reports whether err was marked by [Permanent].
+func IsPermanent(err error) bool {
+	var e *permanentError
+	return errors.As(err, &e)
+}
+
+type unavailableError struct{ err error }
+
+func (e *unavailableError) Error() string { return e.err.Error() }
+func (e *unavailableError) Unwrap() error { return e.err }
+
+// Unavailable marks err as a broker that cannot be reached as a whole: no
+// attempt is counted against the message, and the relay waits for the broker
+// with growing pauses. A nil err stays nil.
+func Unavailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &unavailableError{err}
+}
+
+// IsUnavailable reports whether err was marked by [Unavailable].
+func IsUnavailable(err error) bool {
+	var e *unavailableError
+	return errors.As(err, &e)
+}
+
+// call runs one Publish with its timeout and makes the result complete: a panic
+// or a wrong number of results is a failure of every message, and a publisher
+// that does not return when its context ends is left behind.
+func (r *Relay) call(ctx context.Context, messages []Message) []error {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.cfg.PublishTimeout, errPublishTimeout)
+	defer cancel()
+	done := make(chan []error, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				done <- all(len(messages), fmt.Errorf("publisher panicked: %v", p))
+			}
+		}()
+		done <- r.publisher.Publish(ctx, messages)
+	}()
+	var errs []error
+	select {
+	case errs = <-done:
+	case <-ctx.Done():
+		late := time.NewTimer(abandonAfter)
+		defer late.Stop()
+		select {
+		case errs = <-done:
+		case <-late.C:
+			return all(len(messages), fmt.Errorf("publisher did not return after its context ended: %w", context.Cause(ctx)))
+		}
+	}
+	switch {
+	case errs == nil:
+		return make([]error, len(messages))
+	case len(errs) != len(messages):
+		return all(len(messages), fmt.Errorf("publisher returned %d results for %d messages", len(errs), len(messages)))
+	}
+	for i, err := range errs {
+		// The cause tells a timeout from a lost lease or a stop, whatever the
+		// publisher made of it.
+		if err != nil && ctx.Err() != nil && !IsPermanent(err) {
+			errs[i] = fmt.Errorf("%w: %w", err, context.Cause(ctx))
+		}
+	}
+	return errs
+}
+
+// abandonAfter is how long a publisher may take to notice its context's end.
+const abandonAfter = time.Second
+
+var (
+	errPublishTimeout = errors.New("publish timeout")
+	errLeaseLost      = errors.New("lease lost")
+	errStopped        = errors.New("relay stopped")
+)
+
+func all(n int, err error) []error {
+	errs := make([]error, n)
+	for i := range errs {
+		errs[i] = err
+	}
+	return errs
+}

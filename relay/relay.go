@@ -1,0 +1,375 @@
+package relay
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/dialect"
+)
+
+// Relay delivers the messages of one outbox. It is safe for concurrent use;
+// Run is called once.
+type Relay struct {
+	outbox    *outbox.Outbox
+	db        *sql.DB
+	store     dialect.Store
+	classify  func(error) dialect.Class
+	publisher Publisher
+	ordered   bool
+	// destination names a topic's destination; nil when there is only one.
+	destination func(topic string) string
+	cfg         Config
+	observe     func(Event)
+	down        *breakers // by destination: unavailable as a whole
+	slow        *breakers // by topic: publishes time out
+	woken       chan struct{}
+
+	mu    sync.Mutex
+	lanes map[int]bool // those this relay is working on
+}
+
+// New returns a relay. It checks cfg and does no I/O.
+func New(o *outbox.Outbox, p Publisher, cfg Config) (*Relay, error) {
+	if o == nil || p == nil {
+		return nil, fmt.Errorf("new relay: %w: outbox and publisher are required", outbox.ErrInvalid)
+	}
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("new relay: %w: %w", outbox.ErrInvalid, err)
+	}
+	if _, ok := o.Store().(dialect.Waker); cfg.Listen && !ok {
+		return nil, fmt.Errorf("new relay: %w: listen is set, but %s cannot wake other processes: leave it out, polling finds every message", outbox.ErrInvalid, o.Dialect().Name())
+	}
+	r := &Relay{
+		outbox: o, db: o.DB(), store: o.Store(), classify: o.Dialect().Classify,
+		publisher: p, cfg: cfg, observe: cfg.Observer.Observe,
+		down: newBreakers(cfg), slow: newBreakers(cfg),
+		woken: make(chan struct{}, 1),
+		lanes: make(map[int]bool),
+	}
+	if p, ok := p.(Orderer); ok {
+		r.ordered = p.KeepsOrder()
+	}
+	if p, ok := p.(Destinations); ok {
+		r.destination = p.Destination
+	}
+	return r, nil
+}
+
+// Wake makes an idle relay poll at once. It never blocks.
+func (r *Relay) Wake() {
+	select {
+	case r.woken <- struct{}{}:
+	default: // one is waiting already and will find everything
+	}
+}
+
+// Run checks the database and delivers messages until ctx ends. Then it claims
+// nothing more, lets publishes under way finish within Config.Grace, settles
+// what was accepted, releases its lanes and returns nil. With
+// Config.UntilEmpty it also returns nil when there is nothing left to do.
+//
+// It returns an error only at start, when the database is not ready (see
+// [outbox.Outbox.Check]) or cannot be reached. Errors later on are observed and
+// survived.
+func (r *Relay) Run(ctx context.Context) error {
+	if err := r.outbox.Check(ctx); err != nil {
+		return fmt.Errorf("relay: %w", err)
+	}
+	defer r.outbox.OnWake(r.Wake)()
+
+	// work outlives ctx, so that what was accepted is settled after a stop.
+	work, cancelWork := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancelWork(errStopped)
+	// publish ends after the grace period.
+	publish, cancelPublish := context.WithCancelCause(work)
+	defer cancelPublish(errStopped)
+	stopWatch := context.AfterFunc(ctx, func() {
+		r.observe(Stopping{})
+		select {
+		case <-work.Done():
+			return
+		case <-time.After(r.cfg.Grace):
+			cancelPublish(errStopped)
+		}
+		select {
+		case <-work.Done():
+		case <-time.After(abandonAfter + r.cfg.Grace):
+			cancelWork(errStopped) // the database does not answer either
+		}
+	})
+	defer stopWatch()
+
+	side, stopSide := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer stopSide()
+	beside.Go(func() { r.purge(side) })
+	if r.cfg.Listen {
+		beside.Go(func() { r.listen(side) })
+	}
+	r.dispatch(ctx, work, publish)
+	return nil
+}
+
+// dispatch hands free lanes with work to idle workers.
+func (r *Relay) dispatch(ctx, work, publish context.Context) {
+	var turns sync.WaitGroup
+	defer turns.Wait()
+	busy := 0
+	finished := make(chan struct{}, r.cfg.Workers)
+	pause := r.cfg.PollMin
+	for {
+		// Take note of workers that are idle again; wait for one if there is none.
+		for busy > 0 {
+			if busy == r.cfg.Workers {
+				<-finished // a stop ends turns soon
+				busy--
+				continue
+			}
+			select {
+			case <-finished:
+				busy--
+				continue
+			default:
+			}
+			break
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		idle := r.cfg.Workers - busy
+		started, wait := 0, time.Duration(0)
+		ok, probe := true, false
+		if r.destination == nil {
+			ok, probe, wait = r.down.allow("")
+		}
+		if ok {
+			if probe {
+				idle = 1
+			}
+			for _, lease := range r.claim(ctx, idle) {
+				started++
+				busy++
+				turns.Go(func() {
+					defer func() { finished <- struct{}{} }()
+					defer r.forget(lease.Lane)
+					r.turn(ctx, work, publish, lease, probe)
+				})
+			}
+			if probe && started == 0 {
+				r.down.forgo("")
+			}
+		}
+		switch {
+		case started > 0:
+			pause = r.cfg.PollMin
+			continue
+		case wait > 0:
+		case busy == 0 && r.cfg.UntilEmpty && r.empty(ctx):
+			return
+		default:
+			wait = jitter(pause)
+			pause = min(pause*2, r.cfg.PollMax)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-r.woken:
+			pause = r.cfg.PollMin
+		case <-finished:
+			busy--
+			pause = r.cfg.PollMin
+		}
+		timer.Stop()
+	}
+}
+
+// claim takes up to n lanes that are free and have work.
+func (r *Relay) claim(ctx context.Context, n int) []lease {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Lease)
+	defer cancel()
+	began := time.Now()
+	// A few more than needed, since other relays may be after the same ones.
+	lanes, err := r.store.Poll(ctx, r.db, r.cfg.Owner, n+r.working()+n)
+	if err != nil {
+		r.erred(ctx, "poll", err)
+		return nil
+	}
+	r.observe(Polled{Lanes: len(lanes), Took: time.Since(began)})
+	// Relays that polled at the same moment got the same lanes: shuffle, so
+	// that they do not all try them in the same order.
+	rand.Shuffle(len(lanes), func(i, j int) { lanes[i], lanes[j] = lanes[j], lanes[i] })
+	var leases []lease
+	for _, lane := range lanes {
+		if len(leases) == n || ctx.Err() != nil {
+			break
+		}
+		if !r.remember(lane) {
+			continue
+		}
+		began := time.Now()
+		epoch, ok, err := r.store.Claim(ctx, r.db, lane, r.cfg.Owner, r.cfg.Lease)
+		if err != nil || !ok {
+			r.forget(lane)
+			if err != nil {
+				// A claim that took effect all the same is taken again: the lane is
+				// ours by the table and not among those we work on.
+				r.erred(ctx, "claim", err)
+				break
+			}
+			continue
+		}
+		r.observe(Claimed{Lane: lane, Epoch: epoch})
+		leases = append(leases, lease{
+			Lease: dialect.Lease{Lane: lane, Owner: r.cfg.Owner, Epoch: epoch},
+			until: began.Add(r.cfg.Lease),
+		})
+	}
+	return leases
+}
+
+// lease is a claimed lane; until is when it ends unless it is renewed, by this
+// process's monotonic clock, counted from before the claim.
+type lease struct {
+	dialect.Lease
+	until time.Time
+}
+
+func (r *Relay) working() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.lanes)
+}
+
+// remember marks the lane as being worked on; false if it was.
+func (r *Relay) remember(lane int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lanes[lane] {
+		return false
+	}
+	r.lanes[lane] = true
+	return true
+}
+
+func (r *Relay) forget(lane int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.lanes, lane)
+}
+
+// empty tells whether there is nothing to do for any relay.
+func (r *Relay) empty(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Lease)
+	defer cancel()
+	work, held, err := r.store.Pending(ctx, r.db, r.cfg.Owner)
+	if err != nil {
+		r.erred(ctx, "poll", err)
+		return false
+	}
+	return !work && !held
+}
+
+// erred observes a failed operation and replaces connections that a failover
+// has made read-only.
+func (r *Relay) erred(ctx context.Context, op string, err error) {
+	if ctx.Err() != nil && errors.Is(context.Cause(ctx), errStopped) {
+		return
+	}
+	r.observe(Erred{Op: op, Err: err})
+	r.replaceReadOnly(ctx, err)
+}
+
+func (r *Relay) replaceReadOnly(ctx context.Context, err error) {
+	if r.classify(err) != dialect.ReadOnly {
+		return
+	}
+	// The pool cannot be told which connection it was: drop the idle ones. Each
+	// that is taken here is closed by ErrBadConn, so the loop ends.
+	for range r.db.Stats().Idle {
+		conn, err := r.db.Conn(ctx)
+		if err != nil {
+			return
+		}
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+		_ = conn.Close()
+	}
+}
+
+// listen wakes the relay by the engine's signals, and tries again when the
+// connection is lost: polling carries on meanwhile.
+func (r *Relay) listen(ctx context.Context) {
+	waker, ok := r.store.(dialect.Waker)
+	if !ok {
+		return
+	}
+	for n := 1; ctx.Err() == nil; n++ {
+		began := time.Now()
+		err := waker.Listen(ctx, r.db, r.Wake)
+		if ctx.Err() != nil {
+			return
+		}
+		r.observe(Erred{Op: "listen", Err: err})
+		if time.Since(began) > r.cfg.PollMax {
+			n = 1
+		}
+		sleep(ctx, jitter(ceiling(n, r.cfg.PollMin, 30*time.Second)))
+	}
+}
+
+// purge removes done messages past the retention; of all relays one does it in
+// each period.
+func (r *Relay) purge(ctx context.Context) {
+	retention := r.cfg.Retention
+	if retention == NoRetention {
+		// Nothing published is kept, but discarded messages are.
+		retention = 24 * time.Hour
+	}
+	for sleep(ctx, jitter(r.cfg.PurgeEvery)) {
+		mine, err := r.store.ClaimPurge(ctx, r.db, r.cfg.PurgeEvery/2)
+		if err != nil {
+			r.erred(ctx, "claim purge", err)
+			continue
+		}
+		if !mine {
+			continue
+		}
+		began, total := time.Now(), 0
+		// Small batches, and an end before the next relay's turn.
+		for ctx.Err() == nil && time.Since(began) < r.cfg.PurgeEvery/2 {
+			n, err := r.store.Purge(ctx, r.db, retention, purgeBatch)
+			total += n
+			if err != nil {
+				r.erred(ctx, "purge", err)
+				break
+			}
+			if n < purgeBatch {
+				break
+			}
+		}
+		r.observe(Purged{Messages: total, Took: time.Since(began)})
+	}
+}
+
+const purgeBatch = 1000
+
+// sleep waits and reports whether the context is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

@@ -1,0 +1,304 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/dialect"
+)
+
+// turn is one stay in a lane.
+type turn struct {
+	*Relay
+	lease dialect.Lease
+	// stop ends when the relay is to stop; publishing ends when the lease is
+	// lost or the grace period is over; work is for the database.
+	stop, publishing, work context.Context
+	probe                  bool
+
+	mu    sync.Mutex
+	until time.Time // end of the lease by our own clock
+	lost  bool      // another relay has the lane
+
+	published int
+}
+
+// turn works on a claimed lane and gives it back.
+func (r *Relay) turn(stop, work, publish context.Context, l lease, probe bool) {
+	began := time.Now()
+	publishing, cancel := context.WithCancelCause(publish)
+	defer cancel(nil)
+	t := &turn{Relay: r, lease: l.Lease, stop: stop, publishing: publishing, work: work, probe: probe, until: l.until}
+	if probe {
+		defer r.down.forgo("") // if it came to no outcome
+	}
+
+	renewing, stopRenewing := context.WithCancel(work)
+	var renewal sync.WaitGroup
+	renewal.Go(func() { t.renew(renewing, cancel) })
+	t.run(began.Add(r.cfg.Turn))
+	stopRenewing()
+	renewal.Wait()
+
+	if t.isLost() {
+		return
+	}
+	ctx, cancelRelease := context.WithTimeout(work, r.cfg.Lease)
+	defer cancelRelease()
+	if err := r.store.Release(ctx, r.db, t.lease); err != nil {
+		r.erred(ctx, "release", err) // the lease ends by itself, or is claimed again
+	}
+	r.observe(Released{Lane: t.lease.Lane, Epoch: t.lease.Epoch, Published: t.published, Took: time.Since(began)})
+}
+
+// run works until the lane is empty, the turn is over, or it cannot go on.
+func (t *turn) run(end time.Time) {
+	var after int64 // keeps reads away from the rows settled in this turn
+	scheduled, due, ready := true, true, true
+	for scheduled || due || ready {
+		if scheduled {
+			n, ok := t.surface()
+			if !ok {
+				return
+			}
+			scheduled = n == t.cfg.Batch
+		}
+		if due {
+			rows, full, ok := t.read("due", func(ctx context.Context, limit dialect.Limit) ([]dialect.Row, error) {
+				return t.store.Due(ctx, t.db, t.lease.Lane, limit)
+			})
+			if !ok || !t.deliver(rows, true) {
+				return
+			}
+			// What a run of one key left behind it is due at once.
+			due = full || len(rows) > 0
+		}
+		if ready {
+			rows, full, ok := t.read("ready", func(ctx context.Context, limit dialect.Limit) ([]dialect.Row, error) {
+				return t.store.Ready(ctx, t.db, t.lease.Lane, after, limit)
+			})
+			if !ok || !t.deliver(rows, false) {
+				return
+			}
+			if len(rows) > 0 {
+				after = rows[len(rows)-1].Seq
+			}
+			ready = full
+		}
+		if time.Now().After(end) {
+			return
+		}
+	}
+}
+
+// surface moves scheduled messages that are due to their place.
+func (t *turn) surface() (moved int, ok bool) {
+	ctx, cancel := context.WithTimeout(t.publishing, t.cfg.Lease)
+	defer cancel()
+	moved, held, err := t.store.Surface(ctx, t.db, t.lease, t.cfg.Batch)
+	switch {
+	case err != nil:
+		t.erred(ctx, "surface", err)
+		return 0, false
+	case !held:
+		t.lose(0)
+		return 0, false
+	}
+	if moved > 0 {
+		t.observe(Surfaced{Lane: t.lease.Lane, Messages: moved})
+	}
+	return moved, true
+}
+
+// read reads a batch. full tells that there may be more.
+func (t *turn) read(op string, read func(context.Context, dialect.Limit) ([]dialect.Row, error)) (rows []dialect.Row, full, ok bool) {
+	if t.stop.Err() != nil || t.publishing.Err() != nil {
+		return nil, false, false
+	}
+	limit := dialect.Limit{Rows: t.cfg.Batch, Bytes: t.cfg.BatchBytes}
+	if t.probe {
+		limit.Rows = 1
+	}
+	ctx, cancel := context.WithTimeout(t.publishing, t.cfg.Lease)
+	defer cancel()
+	rows, err := read(ctx, limit)
+	if err != nil {
+		t.erred(ctx, "read "+op, err)
+		return nil, false, false
+	}
+	var size int64
+	for i := range rows {
+		size += int64(len(rows[i].Payload) + len(rows[i].Headers))
+	}
+	return rows, len(rows) >= limit.Rows || size >= limit.Bytes, true
+}
+
+// deliver publishes a batch and settles it. It reports whether the turn may go
+// on.
+func (t *turn) deliver(rows []dialect.Row, parked bool) bool {
+	if len(rows) == 0 {
+		return true
+	}
+	b := t.newBatch(rows, parked)
+	b.publish()
+	s := b.settlement()
+	if s.Empty() {
+		return !b.stuck
+	}
+	return t.settle(s, b) && !b.stuck
+}
+
+// settle records the outcomes, trying again for as long as the lease may be
+// ours: what was accepted must not be published again because the database was
+// busy. Settle may be repeated, so an unknown outcome is no matter.
+func (t *turn) settle(s dialect.Settlement, b *batch) bool {
+	began := time.Now()
+	for try := 1; ; try++ {
+		// A connection that went silent must not hold the lane for ever, and a
+		// slow server must get its time.
+		ctx, cancel := context.WithTimeout(t.work, ceiling(try, t.cfg.Lease/3+time.Second, time.Minute))
+		began := time.Now()
+		ok, err := t.store.Settle(ctx, t.db, t.lease, t.cfg.Lease, s)
+		cancel()
+		if err == nil {
+			if !ok {
+				t.lose(len(s.Published) + len(s.PublishedParked))
+				return false
+			}
+			t.extended(began)
+			break
+		}
+		if t.work.Err() != nil || t.isLost() {
+			return false
+		}
+		t.observe(SettleRetried{Lane: t.lease.Lane, Try: try, Err: err})
+		t.replaceReadOnly(t.work, err)
+		if class := t.classify(err); s.Archive && (class == dialect.Other || class == dialect.Missing) {
+			// If it is the archive that fails, the messages must leave all the
+			// same: publishing them again and again would be worse.
+			bare := s
+			bare.Archive = false
+			ctx, cancel := context.WithTimeout(t.work, t.cfg.Lease)
+			ok, bareErr := t.store.Settle(ctx, t.db, t.lease, t.cfg.Lease, bare)
+			cancel()
+			if bareErr == nil {
+				if !ok {
+					t.lose(len(s.Published) + len(s.PublishedParked))
+					return false
+				}
+				t.observe(ArchiveFailed{Lane: t.lease.Lane, Messages: len(s.Published) + len(s.PublishedParked), Err: err})
+				break
+			}
+		}
+		if !sleep(t.work, retryDelay(try, 10*time.Millisecond, 5*time.Second)) {
+			return false
+		}
+	}
+	b.settled(time.Since(began))
+	t.published += len(s.Published) + len(s.PublishedParked)
+	return true
+}
+
+// renew extends the lease until ctx ends, and cancels publishing when it is
+// lost, or may be because no renewal got through in time.
+func (t *turn) renew(ctx context.Context, cancel context.CancelCauseFunc) {
+	every := t.cfg.Lease / 3
+	for sleep(ctx, every) {
+		began := time.Now()
+		call, done := context.WithTimeout(ctx, every)
+		ok, err := t.store.Extend(call, t.db, t.lease, t.cfg.Lease)
+		done()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			t.observe(Erred{Op: "extend", Err: err})
+			t.replaceReadOnly(ctx, err)
+			every = t.cfg.Lease / 10
+			if time.Now().After(t.validUntil()) {
+				// Another relay may have the lane by now. Nothing more is published;
+				// what was accepted may still be settled, as the fence decides.
+				cancel(errLeaseLost)
+			}
+		case !ok:
+			cancel(errLeaseLost)
+			t.lose(0)
+			return
+		default:
+			every = t.cfg.Lease / 3
+			t.extended(began)
+		}
+	}
+}
+
+// lose notes that the fence refused us. It is observed once a turn.
+func (t *turn) lose(accepted int) {
+	t.mu.Lock()
+	was := t.lost
+	t.lost = true
+	t.mu.Unlock()
+	if !was {
+		t.observe(LeaseLost{Lane: t.lease.Lane, Epoch: t.lease.Epoch, Accepted: accepted})
+	}
+}
+
+func (t *turn) isLost() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lost
+}
+
+// extended notes a renewal that was asked for at began.
+func (t *turn) extended(began time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if until := began.Add(t.cfg.Lease); until.After(t.until) {
+		t.until = until
+	}
+}
+
+func (t *turn) validUntil() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.until
+}
+
+// message turns a stored row into what a publisher gets. A row whose headers
+// do not decode was written by another hand; it is undeliverable as it is.
+func (t *turn) message(row *dialect.Row) (Message, error) {
+	m := Message{
+		Message: outbox.Message{
+			ID: row.ID, Topic: row.Topic, Key: row.Key.V, EmptyKey: row.Key.Valid && row.Key.V == "",
+			Type: row.Type, ContentType: row.ContentType, Payload: row.Payload, Revision: row.Revision,
+		},
+		Seq: row.Seq, Lane: t.lease.Lane, Epoch: t.lease.Epoch,
+		Attempt: row.Attempts + 1, Replay: row.Replay, CreatedAt: row.CreatedAt, Age: row.Age,
+	}
+	if row.Headers != "{}" {
+		if err := json.Unmarshal([]byte(row.Headers), &m.Headers); err != nil {
+			return m, Permanent(fmt.Errorf("headers are not a JSON object of strings: %w", err))
+		}
+	}
+	return m, nil
+}
+
+// reason is an error's text as it is kept with the message.
+func reason(err error) string {
+	text := strings.ToValidUTF8(strings.ReplaceAll(err.Error(), "\x00", ""), "�")
+	if len(text) > dialect.MaxReason {
+		text = strings.ToValidUTF8(text[:dialect.MaxReason], "")
+	}
+	return text
+}
+
+// uncounted tells whether a failure costs no attempt: the broker was away, or
+// the relay itself ended the call.
+func uncounted(err error) bool {
+	return IsUnavailable(err) || errors.Is(err, errLeaseLost) || errors.Is(err, errStopped)
+}
