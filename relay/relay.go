@@ -198,8 +198,9 @@ func (r *Relay) claim(ctx context.Context, n int) []lease {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Lease)
 	defer cancel()
 	began := time.Now()
-	// A few more than needed, since other relays may be after the same ones.
-	lanes, err := r.store.Poll(ctx, r.db, r.cfg.Owner, n+r.working()+n)
+	// The lanes we work on are ours and come back too; and twice as many as we
+	// need, since other relays may be after the same ones.
+	lanes, err := r.store.Poll(ctx, r.db, r.cfg.Owner, 2*n+r.working())
 	if err != nil {
 		r.erred(ctx, "poll", err)
 		return nil

@@ -1,0 +1,696 @@
+package relay_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/relay"
+)
+
+// broker is a publisher that records what it accepted.
+type broker struct {
+	mu      sync.Mutex
+	ordered bool
+	// answer decides on a message; nil accepts all. It may block on ctx.
+	answer   func(ctx context.Context, m relay.Message) error
+	accepted []relay.Message
+	tries    map[uuid.UUID][]time.Time
+	calls    int
+}
+
+func (b *broker) KeepsOrder() bool { return b.ordered }
+
+func (b *broker) Publish(ctx context.Context, messages []relay.Message) []error {
+	b.mu.Lock()
+	b.calls++
+	b.mu.Unlock()
+	errs := make([]error, len(messages))
+	failed := map[string]bool{}
+	for i, m := range messages {
+		b.mu.Lock()
+		if b.tries == nil {
+			b.tries = map[uuid.UUID][]time.Time{}
+		}
+		b.tries[m.ID] = append(b.tries[m.ID], time.Now())
+		b.mu.Unlock()
+		if b.ordered && m.HasKey() && failed[m.Key] {
+			errs[i] = errors.New("an earlier message of the key failed")
+			continue
+		}
+		if b.answer != nil {
+			errs[i] = b.answer(ctx, m)
+		}
+		if errs[i] != nil {
+			failed[m.Key] = true
+			continue
+		}
+		b.mu.Lock()
+		b.accepted = append(b.accepted, m)
+		b.mu.Unlock()
+	}
+	return errs
+}
+
+func (b *broker) got() []relay.Message {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.accepted)
+}
+
+func (b *broker) times(id uuid.UUID) []time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.tries[id])
+}
+
+// events records what a relay tells.
+type events struct {
+	mu   sync.Mutex
+	list []relay.Event
+}
+
+func (e *events) Observe(ev relay.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.list = append(e.list, ev)
+}
+
+func count[E relay.Event](e *events) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := 0
+	for _, ev := range e.list {
+		if _, ok := ev.(E); ok {
+			n++
+		}
+	}
+	return n
+}
+
+// run starts a relay and returns a function that stops it and waits.
+func run(t *testing.T, o *outbox.Outbox, p relay.Publisher, cfg relay.Config) (stop func()) {
+	t.Helper()
+	r, err := relay.New(o, p, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	return func() {
+		t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	}
+}
+
+// drain runs a relay until nothing is left.
+func drain(t *testing.T, o *outbox.Outbox, p relay.Publisher, cfg relay.Config) {
+	t.Helper()
+	cfg.UntilEmpty = true
+	r, err := relay.New(o, p, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Run(t.Context()); err != nil {
+		t.Fatalf("Run: %v", err)
+	}
+}
+
+// Both ways of handing messages over must keep the order of keys whatever
+// fails, and publish everything once.
+func TestOrderPerKey(t *testing.T) {
+	for _, ordered := range []bool{false, true} {
+		t.Run(fmt.Sprintf("ordered=%v", ordered), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				seed := rand.Uint64()
+				t.Logf("seed %d", seed)
+				rng := rand.New(rand.NewPCG(seed, 0))
+				m := newMemory(4)
+				o := m.open(t)
+				next := map[string]int64{}
+				for range 2000 {
+					key := fmt.Sprint(rng.IntN(60))
+					next[key]++
+					m.enqueue(t, o, outbox.Message{Key: key, Revision: next[key]})
+				}
+				var mu sync.Mutex
+				b := &broker{ordered: ordered, answer: func(ctx context.Context, _ relay.Message) error {
+					mu.Lock()
+					fails, pause := rng.IntN(20) == 0, time.Duration(rng.IntN(5))*time.Millisecond
+					mu.Unlock()
+					time.Sleep(pause)
+					if fails {
+						return errors.New("not now")
+					}
+					return nil
+				}}
+				drainDelayed(t, m, o, b, relay.Config{Batch: 100, PublishSize: 7, MaxAttempts: 100, RetryMax: 2 * time.Second})
+				seen := map[string]int64{}
+				for _, msg := range b.got() {
+					if msg.Revision != seen[msg.Key]+1 {
+						t.Fatalf("key %s: revision %d published after %d", msg.Key, msg.Revision, seen[msg.Key])
+					}
+					seen[msg.Key] = msg.Revision
+				}
+				for key, n := range next {
+					if seen[key] != n {
+						t.Errorf("key %s: %d of %d published", key, seen[key], n)
+					}
+				}
+			})
+		})
+	}
+}
+
+// drainDelayed runs a relay until even what waits for a time is gone.
+func drainDelayed(t *testing.T, m *memory, o *outbox.Outbox, p relay.Publisher, cfg relay.Config) {
+	t.Helper()
+	stop := run(t, o, p, cfg)
+	defer stop()
+	for range 100_000 {
+		m.mu.Lock()
+		left := len(m.ready) + len(m.parked)
+		m.mu.Unlock()
+		if left == 0 {
+			return
+		}
+		time.Sleep(100 * time.Millisecond) // the bubble's clock
+	}
+	t.Fatal("messages are left")
+}
+
+func TestRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		ids := m.enqueue(t, o, outbox.Message{Key: "bad"}, outbox.Message{Key: "bad"}, outbox.Message{Key: "good"})
+		b := &broker{answer: func(_ context.Context, msg relay.Message) error {
+			if msg.ID == ids[0] {
+				return errors.New("no")
+			}
+			return nil
+		}}
+		e := &events{}
+		stop := run(t, o, b, relay.Config{MaxAttempts: 5, RetryMin: time.Second, RetryMax: 4 * time.Second, Observer: e})
+		time.Sleep(time.Minute)
+		stop()
+		tries := b.times(ids[0])
+		if len(tries) != 5 {
+			t.Fatalf("got %d attempts, want MaxAttempts 5", len(tries))
+		}
+		for i := 1; i < len(tries); i++ {
+			most := min(time.Second<<(i-1), 4*time.Second) + time.Second + 10*time.Millisecond // ceiling, poll, rounding
+			if gap := tries[i].Sub(tries[i-1]); gap > most {
+				t.Errorf("attempt %d came %v after the one before, want at most %v", i+1, gap, most)
+			}
+		}
+		if state, row := m.state(ids[0]); state != dialect.Dead || row.Attempts != 5 || row.reason != "no" {
+			t.Errorf("bad message: state %s, attempts %d, reason %q", state, row.Attempts, row.reason)
+		}
+		if state, _ := m.state(ids[1]); state != dialect.Held {
+			t.Errorf("message behind it: state %s, want held", state)
+		}
+		if state, _ := m.state(ids[2]); state != "done" {
+			t.Errorf("other key: state %s, want done", state)
+		}
+		if n := count[relay.Died](e); n != 1 {
+			t.Errorf("got %d Died events, want 1", n)
+		}
+	})
+}
+
+func TestPermanentAndPassKey(t *testing.T) {
+	for _, ordered := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory(1)
+			o := m.open(t)
+			ids := m.enqueue(t, o, outbox.Message{Key: "k"}, outbox.Message{Key: "k"}, outbox.Message{Key: "k"})
+			b := &broker{ordered: ordered, answer: func(_ context.Context, msg relay.Message) error {
+				if msg.ID == ids[0] {
+					return fmt.Errorf("refused: %w", relay.Permanent(errors.New("too large")))
+				}
+				return nil
+			}}
+			drain(t, o, b, relay.Config{OnDead: relay.PassKey})
+			if n := len(b.times(ids[0])); n != 1 {
+				t.Errorf("ordered=%v: permanent error: %d attempts, want 1", ordered, n)
+			}
+			if state, _ := m.state(ids[0]); state != dialect.Dead {
+				t.Errorf("ordered=%v: state %s, want dead", ordered, state)
+			}
+			got := b.got()
+			if len(got) != 2 || got[0].ID != ids[1] || got[1].ID != ids[2] {
+				t.Errorf("ordered=%v: the key did not pass in order: %v", ordered, got)
+			}
+			if got[0].Attempt != 1 || got[1].Attempt != 1 {
+				t.Errorf("ordered=%v: a message refused only because of the dead one lost an attempt", ordered)
+			}
+		})
+	}
+}
+
+// A broker that is away costs no attempts, is left alone with growing pauses,
+// and the backlog goes out when it is back.
+func TestUnavailable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(4)
+		o := m.open(t)
+		var ids []uuid.UUID
+		for i := range 300 {
+			ids = append(ids, m.enqueue(t, o, outbox.Message{Key: fmt.Sprint(i % 50)})...)
+		}
+		away := true
+		var mu sync.Mutex
+		b := &broker{answer: func(context.Context, relay.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if away {
+				return relay.Unavailable(errors.New("connection refused"))
+			}
+			return nil
+		}}
+		e := &events{}
+		stop := run(t, o, b, relay.Config{MaxAttempts: 2, Observer: e})
+		time.Sleep(10 * time.Minute)
+		b.mu.Lock()
+		calls := b.calls
+		b.mu.Unlock()
+		// 500ms doubling to 30s: about 25 probes in ten minutes, and the first burst.
+		if most := 25 + 10 + 4*32; calls > most {
+			t.Errorf("%d calls to an unavailable broker in 10 minutes, want at most %d", calls, most)
+		}
+		mu.Lock()
+		away = false
+		mu.Unlock()
+		time.Sleep(40 * time.Second)
+		stop()
+		for _, id := range ids {
+			if state, row := m.state(id); state != "done" || row.Attempts != 0 {
+				t.Fatalf("state %s after %d attempts, want done after 0", state, row.Attempts)
+			}
+		}
+		if count[relay.BreakerOpened](e) == 0 || count[relay.BreakerClosed](e) != 1 {
+			t.Errorf("breaker opened %d, closed %d", count[relay.BreakerOpened](e), count[relay.BreakerClosed](e))
+		}
+	})
+}
+
+// fleet is a publisher with a destination a topic.
+type fleet struct{ *broker }
+
+func (fleet) Destination(topic string) string { return topic }
+
+func TestOneDestinationAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		var away, up []uuid.UUID
+		for i := range 100 {
+			away = append(away, m.enqueue(t, o, outbox.Message{Topic: "away", Key: fmt.Sprint("a", i%10)})...)
+		}
+		up = m.enqueue(t, o, outbox.Message{Topic: "up", Key: "u1"}, outbox.Message{Topic: "up", Key: "u2"})
+		b := &broker{answer: func(_ context.Context, msg relay.Message) error {
+			if msg.Topic == "away" {
+				return relay.Unavailable(errors.New("connection refused"))
+			}
+			return nil
+		}}
+		stop := run(t, o, fleet{b}, relay.Config{Batch: 10, MaxAttempts: 1})
+		time.Sleep(time.Second)
+		for _, id := range up {
+			if state, _ := m.state(id); state != "done" {
+				t.Errorf("message of the other destination: state %s, want done", state)
+			}
+		}
+		time.Sleep(time.Minute)
+		for _, id := range away {
+			if state, row := m.state(id); row.Attempts != 0 || (state != dialect.Retry && state != dialect.Held) {
+				t.Fatalf("message of the destination that is away: state %s, attempts %d", state, row.Attempts)
+			}
+		}
+		b.answer = nil
+		time.Sleep(2 * time.Minute)
+		stop()
+		if len(b.got()) != 102 {
+			t.Errorf("%d messages published, want 102", len(b.got()))
+		}
+	})
+}
+
+// A topic whose publishes hang holds the others up once, not again and again.
+func TestSlowTopic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		for i := range 50 {
+			m.enqueue(t, o, outbox.Message{Topic: "slow", Key: fmt.Sprint("s", i)})
+		}
+		var fast []uuid.UUID
+		for i := range 50 {
+			fast = append(fast, m.enqueue(t, o, outbox.Message{Topic: "fast", Key: fmt.Sprint("f", i)})...)
+		}
+		b := &broker{answer: func(ctx context.Context, msg relay.Message) error {
+			if msg.Topic == "slow" {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}}
+		stop := run(t, o, b, relay.Config{Batch: 20, PublishTimeout: 5 * time.Second})
+		began := time.Now()
+		for {
+			time.Sleep(10 * time.Millisecond)
+			if n := len(b.got()); n == 50 {
+				break
+			}
+			if time.Since(began) > time.Minute {
+				t.Fatalf("%d of 50 messages of the fast topic published in a minute", len(b.got()))
+			}
+		}
+		if took := time.Since(began); took > 6*time.Second {
+			t.Errorf("the fast topic took %v, want about one publish timeout of 5s", took)
+		}
+		for _, id := range fast {
+			if len(b.times(id)) != 1 {
+				t.Error("a message of the fast topic was published twice")
+			}
+		}
+		stop()
+	})
+}
+
+func TestBrokenPublishers(t *testing.T) {
+	for name, p := range map[string]relay.PublisherFunc{
+		"panics":              func(context.Context, []relay.Message) []error { panic("oops") },
+		"too few results":     func(_ context.Context, m []relay.Message) []error { return make([]error, len(m)-1) },
+		"ignores its context": func(context.Context, []relay.Message) []error { time.Sleep(time.Hour); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory(1)
+				o := m.open(t)
+				id := m.enqueue(t, o, outbox.Message{Key: "a"}, outbox.Message{Key: "b"})[0]
+				stop := run(t, o, p, relay.Config{MaxAttempts: 1})
+				time.Sleep(20 * time.Second)
+				stop()
+				time.Sleep(2 * time.Hour) // let what was left behind return
+				if state, row := m.state(id); state != dialect.Dead || row.reason == "" {
+					t.Errorf("state %s, reason %q, want dead with a reason", state, row.reason)
+				}
+			})
+		})
+	}
+}
+
+func TestCorruptHeadersParkOneMessage(t *testing.T) {
+	for _, ordered := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory(1)
+			o := m.open(t)
+			ids := m.enqueue(t, o, outbox.Message{Key: "a"}, outbox.Message{Key: "b"}, outbox.Message{Key: "b"}, outbox.Message{Key: "c"})
+			m.ready[1].Headers = `{"n": 1}`
+			b := &broker{ordered: ordered}
+			drain(t, o, b, relay.Config{})
+			want := []string{"done", dialect.Dead, dialect.Held, "done"}
+			for i, id := range ids {
+				if state, _ := m.state(id); state != want[i] {
+					t.Errorf("ordered=%v: message %d: state %s, want %s", ordered, i, state, want[i])
+				}
+			}
+		})
+	}
+}
+
+// A settle that fails is tried again by itself: nothing is published twice.
+func TestSettleIsRetried(t *testing.T) {
+	for _, class := range []dialect.Class{dialect.Conflict, dialect.Transient, dialect.OutcomeUnknown, dialect.Other} {
+		t.Run(class.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory(2)
+				o := m.open(t)
+				for i := range 20 {
+					m.enqueue(t, o, outbox.Message{Key: fmt.Sprint(i)})
+				}
+				tries := 0
+				m.fail = func(op string) error {
+					if strings.HasPrefix(op, "settle") {
+						if tries++; tries%5 != 0 {
+							return classError(class)
+						}
+					}
+					return nil
+				}
+				b, e := &broker{}, &events{}
+				drain(t, o, b, relay.Config{Observer: e})
+				if len(b.got()) != 20 {
+					t.Errorf("%d publishes of 20 messages", len(b.got()))
+				}
+				if count[relay.SettleRetried](e) == 0 {
+					t.Error("no SettleRetried event")
+				}
+			})
+		})
+	}
+}
+
+// When only the archive fails, messages leave the outbox all the same, loudly.
+func TestArchiveFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		id := m.enqueue(t, o, outbox.Message{Key: "a"})[0]
+		m.fail = func(op string) error {
+			if op == "settle and archive" {
+				return classError(dialect.Missing)
+			}
+			return nil
+		}
+		b, e := &broker{}, &events{}
+		drain(t, o, b, relay.Config{Observer: e})
+		if state, _ := m.state(id); state != "gone" || len(b.got()) != 1 {
+			t.Errorf("state %s after %d publishes, want gone after 1", state, len(b.got()))
+		}
+		if count[relay.ArchiveFailed](e) != 1 {
+			t.Errorf("%d ArchiveFailed events, want 1", count[relay.ArchiveFailed](e))
+		}
+	})
+}
+
+// When another relay takes the lane in the middle of a publish, the publish is
+// cancelled and nothing is settled.
+func TestLeaseLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		ids := m.enqueue(t, o, outbox.Message{Key: "a"}, outbox.Message{Key: "b"}, outbox.Message{Key: "b"})
+		b := &broker{answer: func(ctx context.Context, msg relay.Message) error {
+			if msg.ID == ids[0] {
+				return nil
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		e := &events{}
+		stop := run(t, o, b, relay.Config{Lease: 15 * time.Second, PublishTimeout: time.Minute, Observer: e})
+		time.Sleep(time.Second)
+		m.mu.Lock()
+		m.lanes[0] = memoryLane{owner: "thief", epoch: m.lanes[0].epoch + 1, until: time.Now().Add(time.Hour)}
+		m.mu.Unlock()
+		began := time.Now()
+		for count[relay.LeaseLost](e) == 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if took := time.Since(began); took > 6*time.Second {
+			t.Errorf("noticed after %v, want the next renewal, within 5s", took)
+		}
+		time.Sleep(time.Minute)
+		stop()
+		for _, id := range ids {
+			if state, row := m.state(id); state != "ready" || row.Attempts != 0 {
+				t.Errorf("state %s, attempts %d: the stale owner changed something", state, row.Attempts)
+			}
+		}
+		if n := count[relay.LeaseLost](e); n != 1 {
+			t.Errorf("%d LeaseLost events, want 1", n)
+		}
+	})
+}
+
+// When no renewal gets through, publishing ends with the lease, and what was
+// accepted is settled once the database answers, if the lane is still ours.
+func TestRenewalFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		ids := m.enqueue(t, o, outbox.Message{Key: "a"}, outbox.Message{Key: "b"})
+		cancelled := make(chan time.Duration, 1)
+		began := time.Now()
+		b := &broker{answer: func(ctx context.Context, msg relay.Message) error {
+			if msg.ID == ids[0] {
+				return nil
+			}
+			<-ctx.Done()
+			select {
+			case cancelled <- time.Since(began):
+			default:
+			}
+			return ctx.Err()
+		}}
+		away := func(string) error {
+			if time.Since(began) < time.Minute {
+				return classError(dialect.Transient)
+			}
+			return nil
+		}
+		stop := run(t, o, b, relay.Config{PublishTimeout: time.Hour})
+		time.Sleep(time.Second)
+		m.mu.Lock()
+		m.fail = away
+		m.mu.Unlock()
+		if after := <-cancelled; after < 15*time.Second || after > 17*time.Second {
+			t.Errorf("publish cancelled after %v, want the end of the lease, 15s", after)
+		}
+		time.Sleep(2 * time.Minute)
+		if state, _ := m.state(ids[0]); state != "done" || len(b.times(ids[0])) != 1 {
+			t.Errorf("accepted message: state %s after %d publishes, want done after 1", state, len(b.times(ids[0])))
+		}
+		stop()
+	})
+}
+
+// A stop in mid-batch settles exactly what was accepted and frees the lane.
+func TestGracefulStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		var ids []uuid.UUID
+		for i := range 100 {
+			ids = append(ids, m.enqueue(t, o, outbox.Message{Key: fmt.Sprint(i)})...)
+		}
+		b := &broker{answer: func(ctx context.Context, msg relay.Message) error {
+			for i, id := range ids {
+				if id == msg.ID && i < 10 {
+					return nil
+				}
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		stop := run(t, o, b, relay.Config{PublishConcurrency: 100, PublishTimeout: time.Hour, Grace: 3 * time.Second})
+		time.Sleep(time.Second)
+		began := time.Now()
+		stop()
+		if took := time.Since(began); took < 3*time.Second || took > 4*time.Second {
+			t.Errorf("stop took %v, want the grace period of 3s", took)
+		}
+		for i, id := range ids {
+			want := "ready"
+			if i < 10 {
+				want = "done"
+			}
+			if state, row := m.state(id); state != want || row.Attempts != 0 {
+				t.Errorf("message %d: state %s, attempts %d, want %s, 0", i, state, row.Attempts, want)
+			}
+		}
+		if m.lanes[0].owner != "" {
+			t.Error("the lane was not released")
+		}
+	})
+}
+
+// Behind a full batch the next follows at once, and an idle relay polls less
+// and less but never less than every PollMax.
+func TestPolling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		for range 1000 {
+			m.enqueue(t, o, outbox.Message{})
+		}
+		b := &broker{}
+		began := time.Now()
+		drain(t, o, b, relay.Config{Batch: 10, Turn: time.Hour})
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("100 full batches took %v of pauses", took)
+		}
+		e := &events{}
+		stop := run(t, o, b, relay.Config{PollMax: time.Second, Observer: e})
+		time.Sleep(time.Minute)
+		if n := count[relay.Polled](e); n < 48 || n > 90 {
+			t.Errorf("%d polls in an idle minute, want about 60", n)
+		}
+		id := m.enqueue(t, o, outbox.Message{})[0]
+		began = time.Now()
+		o.Wake()
+		synctest.Wait()
+		if tries := b.times(id); len(tries) != 1 || tries[0].Sub(began) > 0 {
+			t.Errorf("wake-up did not publish at once: %v", tries)
+		}
+		stop()
+	})
+}
+
+func TestScheduledIsNotEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		began := time.Now()
+		ids := m.enqueue(t, o, outbox.Message{Key: "k", Delay: 10 * time.Second}, outbox.Message{Key: "k"})
+		b := &broker{}
+		stop := run(t, o, b, relay.Config{})
+		time.Sleep(20 * time.Second)
+		stop()
+		if late := b.times(ids[0])[0].Sub(began); late < 10*time.Second || late > 11*time.Second+250*time.Millisecond {
+			t.Errorf("published after %v, want 10s and at most a poll", late)
+		}
+		if late := b.times(ids[1])[0].Sub(began); late > 2*time.Second {
+			t.Errorf("the message behind it waited %v", late)
+		}
+	})
+}
+
+func TestPurgeIsOneRelaysTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		var stops []func()
+		for range 3 {
+			stops = append(stops, run(t, o, &broker{}, relay.Config{PurgeEvery: time.Minute}))
+		}
+		time.Sleep(time.Hour)
+		for _, stop := range stops {
+			stop()
+		}
+		if m.purges < 55 || m.purges > 125 {
+			t.Errorf("%d purges in an hour by three relays, want one or two a minute", m.purges)
+		}
+	})
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	o := newMemory(1).open(t)
+	_, err := relay.New(o, &broker{}, relay.Config{Workers: -1, Lease: time.Millisecond, Retention: -5, Listen: true})
+	for _, field := range []string{"workers", "lease", "retention"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("error %v does not name %s", err, field)
+		}
+	}
+	if !errors.Is(err, outbox.ErrInvalid) {
+		t.Errorf("error %v is not ErrInvalid", err)
+	}
+}
