@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -324,8 +325,9 @@ func TestOneDestinationAway(t *testing.T) {
 			away = append(away, m.enqueue(t, o, outbox.Message{Topic: "away", Key: fmt.Sprint("a", i%10)})...)
 		}
 		up = m.enqueue(t, o, outbox.Message{Topic: "up", Key: "u1"}, outbox.Message{Topic: "up", Key: "u2"})
+		var back atomic.Bool
 		b := &broker{answer: func(_ context.Context, msg relay.Message) error {
-			if msg.Topic == "away" {
+			if msg.Topic == "away" && !back.Load() {
 				return relay.Unavailable(errors.New("connection refused"))
 			}
 			return nil
@@ -343,7 +345,7 @@ func TestOneDestinationAway(t *testing.T) {
 				t.Fatalf("message of the destination that is away: state %s, attempts %d", state, row.Attempts)
 			}
 		}
-		b.answer = nil
+		back.Store(true)
 		time.Sleep(2 * time.Minute)
 		stop()
 		if len(b.got()) != 102 {
