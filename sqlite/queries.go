@@ -1,0 +1,404 @@
+package sqlite
+
+// The statements, in the placeholders of dialect.Expand. Their text never
+// depends on how many rows they name: lists travel as one JSON array, which
+// json_each turns into rows, so there is no limit of variables to mind.
+//
+// Locks: SQLite has one, and a file has one writer at a time. A transaction that
+// writes begins with its write, mostly that of the lane row. It then takes the
+// writer's place and its snapshot together, waiting for up to busy_timeout, and
+// can never be refused for having read first (SQLITE_BUSY_SNAPSHOT).
+//
+// A rowid table's index ends in the rowid: the index on ready (lane) is in truth
+// (lane, seq), and the one on done (done_at) is (done_at, pos).
+
+// now is the database's clock in Unix microseconds. SQLite counts milliseconds
+// and stops the clock for the length of one statement.
+const now = `(CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)`
+
+// content are the columns that ready, parked and done share.
+const content = `lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload`
+
+// Schema.
+
+// lockSchemaSQL and unlockSchemaSQL take the writer's place before there is any
+// table to write to. Nothing of it remains at commit.
+const lockSchemaSQL = `CREATE TABLE {name:migration} (lock INTEGER)`
+
+const unlockSchemaSQL = `DROP TABLE {name:migration}`
+
+// findObjectsSQL tells which of the named tables and indexes exist. Names are
+// equal regardless of ASCII case, as SQLite sees them.
+const findObjectsSQL = `
+SELECT lower(name) FROM sqlite_schema
+WHERE type IN ('table', 'index') AND lower(name) IN (SELECT value FROM json_each(?1))`
+
+const metaSQL = `SELECT version, lanes FROM {meta}`
+
+const countLanesSQL = `SELECT count(*) FROM {lane} WHERE lane BETWEEN 0 AND {lanes} - 1`
+
+// probeWriteSQL changes nothing; it is rolled back, too.
+const probeWriteSQL = `UPDATE {meta} SET version = version`
+
+// Producer.
+
+// insertReadySQL and insertScheduledSQL are followed by one row of values a
+// message, rows separated by commas. Rows get their seq in the order of the list.
+const insertReadySQL = `
+INSERT INTO {ready} (lane, id, topic, key, key_hash, type, content_type, headers, revision, replay, payload)
+VALUES `
+
+const readyValuesSQL = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+
+const insertScheduledSQL = `
+INSERT INTO {parked} (lane, id, topic, key, key_hash, type, content_type, headers, revision, replay, payload, available_at)
+VALUES `
+
+const scheduledValuesSQL = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ` + now + ` + ?)`
+
+// Lanes.
+
+// pollSQL reads the lane table, and for each lane at most one entry of
+// ready_lane and two of parked_due.
+const pollSQL = `
+SELECT l.lane FROM {lane} AS l
+WHERE (l.lease_until <= ` + now + ` OR l.owner = ?1)
+  AND (EXISTS (SELECT 1 FROM {ready} AS r WHERE r.lane = l.lane)
+    OR EXISTS (SELECT 1 FROM {parked} AS p
+               WHERE p.lane = l.lane AND p.state IN ('scheduled', 'retry') AND p.available_at <= ` + now + `))
+ORDER BY l.served_at, l.lane
+LIMIT ?2`
+
+// pendingSQL costs what pollSQL does.
+const pendingSQL = `
+SELECT
+  EXISTS (SELECT 1 FROM {lane} AS l
+          WHERE EXISTS (SELECT 1 FROM {ready} AS r WHERE r.lane = l.lane)
+             OR EXISTS (SELECT 1 FROM {parked} AS p
+                        WHERE p.lane = l.lane AND p.state IN ('scheduled', 'retry') AND p.available_at <= ` + now + `)),
+  EXISTS (SELECT 1 FROM {lane} AS l WHERE l.lease_until > ` + now + ` AND l.owner <> ?1)`
+
+// claimSQL, extendSQL and releaseSQL each find their row by primary key and
+// commit by themselves.
+const claimSQL = `
+UPDATE {lane} SET epoch = epoch + 1, owner = ?2, lease_until = ` + now + ` + ?3
+WHERE lane = ?1 AND (lease_until <= ` + now + ` OR owner = ?2)
+RETURNING epoch`
+
+const extendSQL = `
+UPDATE {lane} SET lease_until = ` + now + ` + ?4
+WHERE lane = ?1 AND owner = ?2 AND epoch = ?3`
+
+const releaseSQL = `
+UPDATE {lane} SET owner = '', lease_until = 0
+WHERE lane = ?1 AND owner = ?2 AND epoch = ?3`
+
+// Turn.
+
+// surfaceNeededSQL finds out without the writer's place whether there is a lease
+// and anything to surface, by parked_due.
+const surfaceNeededSQL = `
+SELECT
+  EXISTS (SELECT 1 FROM {lane} WHERE lane = ?1 AND owner = ?2 AND epoch = ?3),
+  EXISTS (SELECT 1 FROM {parked} WHERE lane = ?1 AND state = 'scheduled' AND available_at <= ` + now + `)`
+
+// fenceSQL is the fence of a transaction that leaves the lease as it is: no row,
+// no lease.
+const fenceSQL = `
+UPDATE {lane} SET epoch = epoch
+WHERE lane = ?1 AND owner = ?2 AND epoch = ?3`
+
+// dueScheduledSQL reads parked_due in its order, and ready_id for each row.
+const dueScheduledSQL = `
+SELECT p.pos, EXISTS (SELECT 1 FROM {ready} AS r WHERE r.id = p.id)
+FROM {parked} AS p
+WHERE p.lane = ?1 AND p.state = 'scheduled' AND p.available_at <= ` + now + `
+ORDER BY p.available_at, p.pos
+LIMIT ?2`
+
+const surfaceSQL = `
+INSERT INTO {ready} (lane, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload)
+SELECT lane, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload
+FROM {parked}
+WHERE pos IN (SELECT value FROM json_each(?1))
+ORDER BY available_at, pos`
+
+const deleteParkedSQL = `
+DELETE FROM {parked} WHERE lane = ?1 AND pos IN (SELECT value FROM json_each(?2))
+RETURNING key_hash`
+
+const scheduledIsReadySQL = `
+UPDATE {parked} SET state = 'dead', available_at = NULL,
+  reason = 'when it became due, a message of the same id was already ready'
+WHERE pos IN (SELECT value FROM json_each(?1))`
+
+// parkedColumns are what a parked row is read by: the content with its age, then
+// what only parked rows have.
+const parkedColumns = `
+  p.lane, ifnull(p.seq, 0), p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.headers,
+  p.created_at, ifnull(p.revision, 0), p.replay, max(0, ` + now + ` - p.created_at), p.payload IS NULL, p.payload,
+  p.pos, p.attempts`
+
+// dueHeadsSQL reads parked_due in its order.
+const dueHeadsSQL = `
+SELECT` + parkedColumns + `
+FROM {parked} AS p
+WHERE p.lane = ?1 AND p.state = 'retry' AND p.available_at <= ` + now + `
+ORDER BY p.available_at, p.pos
+LIMIT ?2`
+
+// dueHeldSQL reads the held rows of a key in the order of parked_key, up to the
+// next row that blocks the key by itself (parked_blocked).
+const dueHeldSQL = `
+SELECT` + parkedColumns + `
+FROM {parked} AS p
+WHERE p.lane = ?1 AND p.key_hash = ?2 AND p.state = 'held'
+  AND p.seq < ifnull((SELECT min(b.seq) FROM {parked} AS b
+                      WHERE b.lane = ?1 AND b.key_hash = ?2 AND b.blocking = 1 AND b.seq > ?3), 9223372036854775807)
+ORDER BY p.seq
+LIMIT ?4`
+
+// readySQL reads one range of ready_lane, and parked_blocked for each row with a
+// key. The payload of a blocked row stays where it is.
+const readySQL = `
+SELECT
+  r.lane, r.seq, r.id, r.topic, r.key, r.key_hash, r.type, r.content_type, r.headers,
+  r.created_at, ifnull(r.revision, 0), r.replay, max(0, ` + now + ` - r.ready_at), r.payload IS NULL,
+  CASE WHEN EXISTS (SELECT 1 FROM {parked} AS p
+                    WHERE p.lane = r.lane AND p.key_hash = r.key_hash AND p.blocking = 1) THEN NULL ELSE r.payload END,
+  EXISTS (SELECT 1 FROM {parked} AS p
+          WHERE p.lane = r.lane AND p.key_hash = r.key_hash AND p.blocking = 1)
+FROM {ready} AS r
+WHERE r.lane = ?1 AND r.seq > ?2
+ORDER BY r.seq
+LIMIT ?3`
+
+// settleSQL is the fence of a settlement.
+const settleSQL = `
+UPDATE {lane} SET lease_until = ` + now + ` + ?4, served_at = ` + now + `
+WHERE lane = ?1 AND owner = ?2 AND epoch = ?3`
+
+// The statements of a settlement find their rows by primary key.
+
+const archiveReadySQL = `
+INSERT INTO {done} (` + content + `, attempts, outcome)
+SELECT ` + content + `, 1, 'published'
+FROM {ready}
+WHERE lane = ?1 AND seq IN (SELECT value FROM json_each(?2))
+ORDER BY seq`
+
+const archiveParkedSQL = `
+INSERT INTO {done} (` + content + `, attempts, outcome, reason)
+SELECT ` + content + `, attempts + 1, 'published', reason
+FROM {parked}
+WHERE lane = ?1 AND pos IN (SELECT value FROM json_each(?2))
+ORDER BY seq`
+
+// failureRows turns a JSON array of objects into rows, see failure.
+const failureRows = `(
+  SELECT value ->> 'row' AS row, value ->> 'state' AS state, value ->> 'blocking' AS blocking,
+    value ->> 'attempts' AS attempts, value ->> 'delay' AS delay, value ->> 'reason' AS reason
+  FROM json_each(?2))`
+
+// parkFailedSQL keeps the array in the outer loop: CROSS JOIN is not reordered.
+const parkFailedSQL = `
+INSERT INTO {parked} (` + content + `, state, blocking, attempts, available_at, reason)
+SELECT ` + content + `,
+  f.state, CASE WHEN key_hash IS NULL THEN 0 ELSE f.blocking END, f.attempts, ` + now + ` + f.delay, f.reason
+FROM ` + failureRows + ` AS f CROSS JOIN {ready} ON seq = f.row
+WHERE lane = ?1
+ORDER BY seq
+RETURNING key_hash`
+
+const failParkedSQL = `
+UPDATE {parked} SET
+  state = f.state, blocking = CASE WHEN key_hash IS NULL THEN 0 ELSE f.blocking END, attempts = f.attempts,
+  available_at = ` + now + ` + f.delay, reason = f.reason
+FROM ` + failureRows + ` AS f
+WHERE pos = f.row AND lane = ?1
+RETURNING key_hash`
+
+const holdSQL = `
+INSERT INTO {parked} (` + content + `, state)
+SELECT ` + content + `, 'held'
+FROM {ready}
+WHERE lane = ?1 AND seq IN (SELECT value FROM json_each(?2))
+ORDER BY seq
+RETURNING key_hash`
+
+const deleteReadySQL = `
+DELETE FROM {ready} WHERE lane = ?1 AND seq IN (SELECT value FROM json_each(?2))`
+
+// demoteSQL and promoteSQL, in this order, give each of the keys one head: of
+// its parked rows in retry and held, and those dead that block, the first by seq.
+//
+// demoteSQL makes a blocking retry row wait that has another one before it. It
+// reads the few entries of parked_blocked, and at most one of parked_key for each.
+const demoteSQL = `
+UPDATE {parked} SET state = 'held', blocking = 0, available_at = NULL
+WHERE pos IN (
+  SELECT b.pos FROM json_each(?2) AS k CROSS JOIN {parked} AS b
+  WHERE b.lane = ?1 AND b.key_hash = k.value AND b.blocking = 1 AND b.state = 'retry'
+    AND (EXISTS (SELECT 1 FROM {parked} AS o
+                 WHERE o.lane = ?1 AND o.key_hash = k.value AND o.blocking = 1 AND o.seq < b.seq)
+      OR EXISTS (SELECT 1 FROM {parked} AS o
+                 WHERE o.lane = ?1 AND o.key_hash = k.value AND o.state = 'held' AND o.seq < b.seq)))`
+
+// promoteSQL makes the first held row the head when no blocking row stands before
+// it. It reads one entry of parked_key and one of parked_blocked for each key.
+const promoteSQL = `
+UPDATE {parked} SET state = 'retry', blocking = 1, available_at = ` + now + `
+WHERE pos IN (
+  SELECT h.pos FROM json_each(?2) AS k CROSS JOIN {parked} AS h
+  WHERE h.pos = (SELECT f.pos FROM {parked} AS f
+                 WHERE f.lane = ?1 AND f.key_hash = k.value AND f.state = 'held' ORDER BY f.seq LIMIT 1)
+    AND NOT EXISTS (SELECT 1 FROM {parked} AS b
+                    WHERE b.lane = ?1 AND b.key_hash = k.value AND b.blocking = 1 AND b.seq < h.seq))`
+
+// Operator.
+
+// statsSQL counts by index ranges that end at the limit: parked_due for the
+// states, parked_blocked for the keys, one entry a lane for the ages.
+const statsSQL = `
+SELECT
+  (SELECT count(*) FROM (SELECT 1 FROM {ready} LIMIT ?1)),
+  (SELECT count(*) FROM (SELECT 1 FROM {lane} AS l CROSS JOIN {parked} AS p
+                         WHERE p.lane = l.lane AND p.state = 'scheduled' LIMIT ?1)),
+  (SELECT count(*) FROM (SELECT 1 FROM {lane} AS l CROSS JOIN {parked} AS p
+                         WHERE p.lane = l.lane AND p.state = 'retry' LIMIT ?1)),
+  (SELECT count(*) FROM (SELECT 1 FROM {lane} AS l CROSS JOIN {parked} AS p
+                         WHERE p.lane = l.lane AND p.state = 'held' LIMIT ?1)),
+  (SELECT count(*) FROM (SELECT 1 FROM {lane} AS l CROSS JOIN {parked} AS p
+                         WHERE p.lane = l.lane AND p.state = 'dead' LIMIT ?1)),
+  (SELECT count(*) FROM (SELECT DISTINCT lane, key_hash FROM {parked} WHERE blocking = 1 LIMIT ?1)),
+  max(0, ifnull(max(` + now + ` - (SELECT r.ready_at FROM {ready} AS r
+                                   WHERE r.lane = l.lane ORDER BY r.seq LIMIT 1)), 0),
+         ifnull(max(` + now + ` - (SELECT min(p.available_at) FROM {parked} AS p
+                                   WHERE p.lane = l.lane AND p.state = 'retry')), 0),
+         ifnull(max(` + now + ` - (SELECT min(p.available_at) FROM {parked} AS p
+                                   WHERE p.lane = l.lane AND p.state = 'scheduled')), 0)),
+  ifnull(sum(l.lease_until > ` + now + `), 0),
+  ifnull(sum(l.lease_until <= ` + now + ` AND l.owner <> ''), 0),
+  count(*)
+FROM {lane} AS l`
+
+// The conditions of a filter are appended to the statements below, each with its
+// arguments. By id and by key there are indexes.
+const (
+	hasIDSQL       = ` AND id IN (SELECT unhex(value) FROM json_each(?))`
+	hasKeySQL      = ` AND lane = ? AND key_hash = ? AND key = ?`
+	hasTopicSQL    = ` AND topic = ?`
+	hasTypeSQL     = ` AND type = ?`
+	hasStateSQL    = ` AND state IN (SELECT value FROM json_each(?))`
+	requeueableSQL = ` AND (state = 'dead' OR (state IN ('scheduled', 'retry') AND available_at > ` + now + `))`
+)
+
+const parkedSQL = `
+SELECT` + parkedColumns + `,
+  p.state, p.blocking, ifnull(p.reason, ''), p.available_at - ` + now + `, p.parked_at
+FROM {parked} AS p
+WHERE p.pos > ?`
+
+const parkedOrderSQL = `
+ORDER BY p.pos LIMIT ?`
+
+// lanesOfIDsSQL and lanesOfSQL tell which lanes a filter concerns: the one by
+// parked_id, the other by what is parked in each lane.
+const lanesOfIDsSQL = `
+SELECT DISTINCT lane FROM {parked} WHERE true`
+
+const lanesOfSQL = `
+SELECT l.lane FROM {lane} AS l
+WHERE EXISTS (SELECT 1 FROM {parked} AS p WHERE p.lane = l.lane`
+
+// lockLaneSQL begins every operator's transaction, so that no settlement comes
+// between.
+const lockLaneSQL = `UPDATE {lane} SET epoch = epoch WHERE lane = ?1`
+
+// selectParkedSQL names the rows of one lane that a filter matches, in order, so
+// that a limit cuts the run of a key at its end.
+const selectParkedSQL = `
+SELECT pos FROM {parked} WHERE lane = ?`
+
+const selectOrderSQL = `
+ORDER BY seq IS NULL, seq, pos LIMIT ?`
+
+// The steps of Requeue, over the rows selected. A row without a place in the order
+// becomes scheduled again, which is what it was; one whose id is scheduled anew in
+// the meantime stays dead.
+const requeueUnplacedSQL = `
+UPDATE OR IGNORE {parked} SET state = 'scheduled', available_at = ` + now + `, attempts = 0
+WHERE pos IN (SELECT value FROM json_each(?1)) AND seq IS NULL`
+
+const requeueKeylessSQL = `
+UPDATE {parked} SET
+  state = 'retry', available_at = ` + now + `, attempts = CASE state WHEN 'dead' THEN 0 ELSE attempts END
+WHERE pos IN (SELECT value FROM json_each(?1)) AND seq IS NOT NULL AND key_hash IS NULL`
+
+// requeueKeyedSQL makes the rows wait; demoteSQL and promoteSQL then choose the
+// head.
+const requeueKeyedSQL = `
+UPDATE {parked} SET
+  state = 'held', blocking = 0, available_at = NULL, attempts = CASE state WHEN 'dead' THEN 0 ELSE attempts END
+WHERE pos IN (SELECT value FROM json_each(?1)) AND seq IS NOT NULL AND key_hash IS NOT NULL
+RETURNING key_hash`
+
+const discardSQL = `
+INSERT INTO {done} (` + content + `, attempts, outcome, reason)
+SELECT ` + content + `, attempts, 'discarded', reason
+FROM {parked}
+WHERE lane = ?1 AND pos IN (SELECT value FROM json_each(?2))
+ORDER BY seq, pos`
+
+const nowSQL = `SELECT ` + now
+
+// selectDoneSQL names done rows that a filter matches, oldest first, by done_at,
+// or by done_id and a sort.
+const selectDoneSQL = `
+SELECT done_at, pos FROM {done}
+WHERE (done_at, pos) > (?, ?) AND done_at >= ? AND done_at < ?`
+
+const selectDoneOrderSQL = `
+ORDER BY done_at, pos LIMIT ?`
+
+// replaySQL counts replays by the newest done row of the id, so that a second
+// replay differs from the first.
+const replaySQL = `
+INSERT INTO {ready} (lane, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload)
+SELECT lane, id, topic, key, key_hash, type, content_type, headers, created_at, revision,
+  1 + (SELECT max(o.replay) FROM {done} AS o WHERE o.id = d.id), payload
+FROM {done} AS d
+WHERE pos IN (SELECT value FROM json_each(?1))
+ORDER BY done_at, pos
+ON CONFLICT (id) DO NOTHING`
+
+// purgeNeededSQL and purgeDoneSQL read done_at from its old end.
+const purgeNeededSQL = `
+SELECT EXISTS (SELECT 1 FROM {done} WHERE done_at <= ` + now + ` - ?1)`
+
+const purgeDoneSQL = `
+DELETE FROM {done} WHERE pos IN (
+  SELECT pos FROM {done} WHERE done_at <= ` + now + ` - ?1 ORDER BY done_at, pos LIMIT ?2)`
+
+const claimPurgeNeededSQL = `
+SELECT EXISTS (SELECT 1 FROM {meta} WHERE purge_at <= ` + now + `)`
+
+const claimPurgeSQL = `
+UPDATE {meta} SET purge_at = ` + now + ` + ?1 WHERE purge_at <= ` + now
+
+// Inbox.
+
+const recordSQL = `
+INSERT INTO {inbox} (consumer, message_id) VALUES (?1, ?2)
+ON CONFLICT (consumer, message_id) DO NOTHING`
+
+const recordedSQL = `
+SELECT EXISTS (SELECT 1 FROM {inbox} WHERE consumer = ?1 AND message_id = ?2)`
+
+const purgeInboxNeededSQL = `
+SELECT EXISTS (SELECT 1 FROM {inbox} WHERE recorded_at <= ` + now + ` - ?1)`
+
+const purgeInboxSQL = `
+DELETE FROM {inbox} WHERE (consumer, message_id) IN (
+  SELECT consumer, message_id FROM {inbox} WHERE recorded_at <= ` + now + ` - ?1
+  ORDER BY recorded_at LIMIT ?2)`

@@ -1,0 +1,364 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outbox-suite/outbox/dialect"
+)
+
+// store is SQLite bound to its tables.
+type store struct {
+	tables dialect.Tables
+	sql    statements
+	// writing is held by the one write transaction of this store that runs.
+	writing chan struct{}
+}
+
+// statements are the rendered statements, named as in queries.go.
+type statements struct {
+	lockSchema, unlockSchema, findObjects, meta, countLanes, probeWrite string
+
+	insertReady, insertScheduled string
+
+	poll, pending, claim, extend, release string
+
+	surfaceNeeded, fence, dueScheduled, surface, scheduledIsReady  string
+	dueHeads, dueHeld, ready                                       string
+	settle, archiveReady, archiveParked, deleteReady, deleteParked string
+	parkFailed, failParked, hold, demote, promote                  string
+
+	stats, parked, lanesOfIDs, lanesOf, lockLane, selectParked string
+	requeueUnplaced, requeueKeyless, requeueKeyed, discard     string
+	now, selectDone, replay, purgeNeeded, purgeDone            string
+	claimPurgeNeeded, claimPurge                               string
+
+	record, recorded, purgeInboxNeeded, purgeInbox string
+}
+
+func newStore(tables dialect.Tables) *store {
+	render := func(text string) string { return dialect.Expand(text, tables, quote) }
+	return &store{
+		tables:  tables,
+		writing: make(chan struct{}, 1),
+		sql: statements{
+			lockSchema:   render(lockSchemaSQL),
+			unlockSchema: render(unlockSchemaSQL),
+			findObjects:  render(findObjectsSQL),
+			meta:         render(metaSQL),
+			countLanes:   render(countLanesSQL),
+			probeWrite:   render(probeWriteSQL),
+
+			insertReady:     render(insertReadySQL),
+			insertScheduled: render(insertScheduledSQL),
+
+			poll:    render(pollSQL),
+			pending: render(pendingSQL),
+			claim:   render(claimSQL),
+			extend:  render(extendSQL),
+			release: render(releaseSQL),
+
+			surfaceNeeded:    render(surfaceNeededSQL),
+			fence:            render(fenceSQL),
+			dueScheduled:     render(dueScheduledSQL),
+			surface:          render(surfaceSQL),
+			scheduledIsReady: render(scheduledIsReadySQL),
+			dueHeads:         render(dueHeadsSQL),
+			dueHeld:          render(dueHeldSQL),
+			ready:            render(readySQL),
+			settle:           render(settleSQL),
+			archiveReady:     render(archiveReadySQL),
+			archiveParked:    render(archiveParkedSQL),
+			deleteReady:      render(deleteReadySQL),
+			deleteParked:     render(deleteParkedSQL),
+			parkFailed:       render(parkFailedSQL),
+			failParked:       render(failParkedSQL),
+			hold:             render(holdSQL),
+			demote:           render(demoteSQL),
+			promote:          render(promoteSQL),
+
+			stats:            render(statsSQL),
+			parked:           render(parkedSQL),
+			lanesOfIDs:       render(lanesOfIDsSQL),
+			lanesOf:          render(lanesOfSQL),
+			lockLane:         render(lockLaneSQL),
+			selectParked:     render(selectParkedSQL),
+			requeueUnplaced:  render(requeueUnplacedSQL),
+			requeueKeyless:   render(requeueKeylessSQL),
+			requeueKeyed:     render(requeueKeyedSQL),
+			discard:          render(discardSQL),
+			now:              render(nowSQL),
+			selectDone:       render(selectDoneSQL),
+			replay:           render(replaySQL),
+			purgeNeeded:      render(purgeNeededSQL),
+			purgeDone:        render(purgeDoneSQL),
+			claimPurgeNeeded: render(claimPurgeNeededSQL),
+			claimPurge:       render(claimPurgeSQL),
+
+			record:           render(recordSQL),
+			recorded:         render(recordedSQL),
+			purgeInboxNeeded: render(purgeInboxNeededSQL),
+			purgeInbox:       render(purgeInboxSQL),
+		},
+	}
+}
+
+// lock waits for the store's write transactions before this one; unlock lets the
+// next one run.
+func (s *store) lock(ctx context.Context) error {
+	select {
+	case s.writing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *store) unlock() { <-s.writing }
+
+// write runs f in a transaction, which commits when f returns nil. The first
+// statement of f must be a write.
+//
+// An interrupted write makes SQLite roll the transaction back, and what followed
+// would commit by itself. So f returns at the first error, and nothing but
+// Rollback comes after.
+func (s *store) write(ctx context.Context, db dialect.DB, f func(tx *sql.Tx) error) error {
+	if err := s.lock(ctx); err != nil {
+		return err
+	}
+	defer s.unlock()
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer rollback(tx)
+	if err := f(tx); err != nil {
+		return err
+	}
+	return ended(ctx, tx.Commit())
+}
+
+// read runs f in a transaction that only reads, and so sees one state of the
+// database without a lock.
+func (s *store) read(ctx context.Context, db dialect.DB, f func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer rollback(tx)
+	return ended(ctx, f(tx))
+}
+
+// rollback ends a transaction that may have ended: then there is nothing to say.
+func rollback(tx *sql.Tx) { _ = tx.Rollback() }
+
+// ended names the reason when database/sql ended a transaction because its context
+// did, and says only that it has ended.
+func ended(ctx context.Context, err error) error {
+	if errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
+
+// exec runs one statement that commits by itself and returns how many rows it
+// matched.
+func (s *store) exec(ctx context.Context, db dialect.DB, statement string, args ...any) (int, error) {
+	if err := s.lock(ctx); err != nil {
+		return 0, err
+	}
+	defer s.unlock()
+	return affected(db.ExecContext(ctx, statement, args...))
+}
+
+// affected is the number of rows of a result.
+func affected(result sql.Result, err error) (int, error) {
+	if err != nil {
+		return 0, err
+	}
+	n, err := result.RowsAffected()
+	return int(n), err
+}
+
+// queryer reads: a pool, a connection or a transaction.
+type queryer interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// query reads all rows of a statement and closes it before it returns: an open
+// read keeps the WAL from being checkpointed. It stops early when scan returns
+// false.
+func query(ctx context.Context, q queryer, scan func(rows *sql.Rows) (more bool, err error), statement string, args ...any) error {
+	rows, err := q.QueryContext(ctx, statement, args...)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		if more, err := scan(rows); err != nil || !more {
+			return err
+		}
+	}
+	// The last step of a statement that writes is where it commits.
+	return rows.Err()
+}
+
+// values reads a statement of one column.
+func values[T any](ctx context.Context, q queryer, statement string, args ...any) ([]T, error) {
+	var all []T
+	err := query(ctx, q, func(rows *sql.Rows) (bool, error) {
+		var v T
+		err := rows.Scan(&v)
+		all = append(all, v)
+		return true, err
+	}, statement, args...)
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// list is a JSON array of numbers, which json_each turns into rows.
+func list(numbers []int64) string {
+	text := make([]byte, 0, 2+12*len(numbers))
+	text = append(text, '[')
+	for i, n := range numbers {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendInt(text, n, 10)
+	}
+	return string(append(text, ']'))
+}
+
+// texts is a JSON array of strings.
+func texts(all []string) string {
+	text, err := json.Marshal(all)
+	if err != nil {
+		panic(fmt.Sprintf("sqlite: strings always marshal: %v", err))
+	}
+	return string(text)
+}
+
+// Insert implements [dialect.Producer]. Of a transaction in which it failed the
+// caller must roll back everything, as always.
+//
+// It looks at the context before it begins, and then no more: SQLite rolls back
+// the whole transaction when a write in it is interrupted, and what the caller
+// wrote next would commit by itself. The wait for the writer's place, if the
+// transaction has not got it yet, ends with busy_timeout.
+func (s *store) Insert(ctx context.Context, tx dialect.Tx, messages []dialect.Message) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx = context.WithoutCancel(ctx)
+	var ready, scheduled []any
+	for i := range messages {
+		if m := &messages[i]; m.Delay > 0 {
+			scheduled = append(appendContent(scheduled, m), m.Delay.Microseconds())
+		} else {
+			ready = appendContent(ready, m)
+		}
+	}
+	if err := insert(ctx, tx, s.sql.insertReady, readyValuesSQL, ready); err != nil {
+		return err
+	}
+	return insert(ctx, tx, s.sql.insertScheduled, scheduledValuesSQL, scheduled)
+}
+
+// appendContent appends the content columns of a message in the order of the
+// insert statements.
+func appendContent(args []any, m *dialect.Message) []any {
+	var revision sql.Null[int64]
+	if m.Revision != 0 {
+		revision = sql.Null[int64]{V: m.Revision, Valid: true}
+	}
+	// A nil slice in an any would be an empty blob to the driver.
+	var payload any
+	if m.Payload != nil {
+		payload = m.Payload
+	}
+	return append(args, m.Lane, m.ID[:], m.Topic, m.Key, m.KeyHash, m.Type, m.ContentType, m.Headers,
+		revision, m.Replay, payload)
+}
+
+// insert runs statement for the rows in args, many rows at a time.
+func insert(ctx context.Context, tx dialect.Tx, statement, row string, args []any) error {
+	const most = 100 // rows a statement; more are not faster, see BenchmarkInsert
+	columns := strings.Count(row, "?")
+	for len(args) > 0 {
+		n := min(len(args)/columns, most)
+		text := statement + strings.Repeat(row+", ", n-1) + row
+		if _, err := tx.ExecContext(ctx, text, args[:n*columns]...); err != nil {
+			return err
+		}
+		args = args[n*columns:]
+	}
+	return nil
+}
+
+// Poll implements [dialect.Lanes]. It is one read and never waits for a writer.
+func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]int, error) {
+	return values[int](ctx, db, s.sql.poll, owner, limit)
+}
+
+// Pending implements [dialect.Lanes].
+func (s *store) Pending(ctx context.Context, db dialect.DB, owner string) (work, held bool, err error) {
+	err = db.QueryRowContext(ctx, s.sql.pending, owner).Scan(&work, &held)
+	return work, held, err
+}
+
+// Claim implements [dialect.Lanes]. SQLite cannot skip a lock: Claim waits for the
+// file's writer, up to busy_timeout.
+func (s *store) Claim(ctx context.Context, db dialect.DB, lane int, owner string, ttl time.Duration) (epoch int64, ok bool, err error) {
+	if err := s.lock(ctx); err != nil {
+		return 0, false, err
+	}
+	defer s.unlock()
+	epochs, err := values[int64](ctx, db, s.sql.claim, lane, owner, ttl.Microseconds())
+	if err != nil || len(epochs) == 0 {
+		return 0, false, err
+	}
+	return epochs[0], true, nil
+}
+
+// Extend implements [dialect.Lanes].
+func (s *store) Extend(ctx context.Context, db dialect.DB, lease dialect.Lease, ttl time.Duration) (bool, error) {
+	n, err := s.exec(ctx, db, s.sql.extend, lease.Lane, lease.Owner, lease.Epoch, ttl.Microseconds())
+	return n == 1, err
+}
+
+// Release implements [dialect.Lanes].
+func (s *store) Release(ctx context.Context, db dialect.DB, lease dialect.Lease) error {
+	_, err := s.exec(ctx, db, s.sql.release, lease.Lane, lease.Owner, lease.Epoch)
+	return err
+}
+
+// Record implements [dialect.Inbox]. As [store.Insert], it is not interrupted.
+// Another open transaction that has recorded anything is the file's writer, and
+// waited for, unless the caller's has read before it writes: then it is refused
+// with a [dialect.Conflict], which BEGIN IMMEDIATE avoids.
+func (s *store) Record(ctx context.Context, tx dialect.Tx, consumer, messageID string) (bool, error) {
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	n, err := affected(tx.ExecContext(context.WithoutCancel(ctx), s.sql.record, consumer, messageID))
+	return n == 1, err
+}
+
+// Recorded implements [dialect.Inbox].
+func (s *store) Recorded(ctx context.Context, db dialect.DB, consumer, messageID string) (recorded bool, err error) {
+	err = db.QueryRowContext(ctx, s.sql.recorded, consumer, messageID).Scan(&recorded)
+	return recorded, err
+}
+
+// PurgeInbox implements [dialect.Inbox].
+func (s *store) PurgeInbox(ctx context.Context, db dialect.DB, olderThan time.Duration, limit int) (int, error) {
+	return s.purge(ctx, db, s.sql.purgeInboxNeeded, s.sql.purgeInbox, olderThan, limit)
+}

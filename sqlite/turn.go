@@ -1,0 +1,365 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/outbox-suite/outbox/dialect"
+)
+
+// errLost undoes a transaction whose lease is lost. It does not leave the package.
+var errLost = errors.New("sqlite: the lease is lost")
+
+// fenced runs f in a transaction that begins with the fence, a write to the lane
+// row that matches no row when the lease is lost.
+func (s *store) fenced(ctx context.Context, db dialect.DB, f func(tx *sql.Tx) error, fence string, args ...any) (ok bool, err error) {
+	err = s.write(ctx, db, func(tx *sql.Tx) error {
+		n, err := affected(tx.ExecContext(ctx, fence, args...))
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			return errLost
+		}
+		return f(tx)
+	})
+	if errors.Is(err, errLost) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Surface implements [dialect.Turn]. It begins with a read and takes the writer's
+// place only when something is due.
+func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease, limit int) (moved int, ok bool, err error) {
+	var owned, due bool
+	err = db.QueryRowContext(ctx, s.sql.surfaceNeeded, lease.Lane, lease.Owner, lease.Epoch).Scan(&owned, &due)
+	if err != nil || !owned || !due {
+		return 0, owned && err == nil, err
+	}
+	ok, err = s.fenced(ctx, db, func(tx *sql.Tx) error {
+		var fresh, twins []int64
+		err := query(ctx, tx, func(rows *sql.Rows) (bool, error) {
+			var pos int64
+			var isReady bool
+			if err := rows.Scan(&pos, &isReady); err != nil {
+				return false, err
+			}
+			if isReady {
+				twins = append(twins, pos)
+			} else {
+				fresh = append(fresh, pos)
+			}
+			return true, nil
+		}, s.sql.dueScheduled, lease.Lane, limit)
+		if err != nil {
+			return err
+		}
+		if len(twins) > 0 {
+			if _, err := tx.ExecContext(ctx, s.sql.scheduledIsReady, list(twins)); err != nil {
+				return err
+			}
+		}
+		if len(fresh) == 0 {
+			return nil
+		}
+		if moved, err = affected(tx.ExecContext(ctx, s.sql.surface, list(fresh))); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, s.sql.deleteParked, lease.Lane, list(fresh))
+		return err
+	}, s.sql.fence, lease.Lane, lease.Owner, lease.Epoch)
+	if err != nil || !ok {
+		return 0, false, err
+	}
+	return moved, true, nil
+}
+
+// budget is what a read may still return.
+type budget struct {
+	rows  int
+	bytes int64
+}
+
+func newBudget(limit dialect.Limit) *budget {
+	b := budget{rows: limit.Rows, bytes: limit.Bytes}
+	if b.bytes == 0 {
+		b.bytes = math.MaxInt64
+	}
+	return &b
+}
+
+// left tells whether one row more may be read, whatever its size.
+func (b *budget) left() bool { return b.rows > 0 && b.bytes > 0 }
+
+func (b *budget) spend(row *dialect.Row) {
+	b.rows--
+	b.bytes -= int64(len(row.Payload) + len(row.Headers))
+}
+
+// readRows reads rows until the budget is spent.
+func readRows(ctx context.Context, q queryer, b *budget, scan func(*sql.Rows) (dialect.Row, error), statement string, args ...any) ([]dialect.Row, error) {
+	var all []dialect.Row
+	err := query(ctx, q, func(rows *sql.Rows) (bool, error) {
+		row, err := scan(rows)
+		if err != nil {
+			return false, err
+		}
+		b.spend(&row)
+		all = append(all, row)
+		return b.left(), nil
+	}, statement, args...)
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
+}
+
+// Due implements [dialect.Turn]. It reads heads and what is behind them from one
+// snapshot: were the head discarded in between, the row that follows it would be a
+// head by then, and missing from the result.
+func (s *store) Due(ctx context.Context, db dialect.DB, lane int, limit dialect.Limit) ([]dialect.Row, error) {
+	var due []dialect.Row
+	err := s.read(ctx, db, func(tx *sql.Tx) error {
+		b := newBudget(limit)
+		heads, err := readRows(ctx, tx, b, scanParked, s.sql.dueHeads, lane, b.rows)
+		if err != nil {
+			return err
+		}
+		runs, keys := runsOf(heads)
+		for _, run := range runs {
+			due = append(due, run...)
+			head := run[len(run)-1]
+			if !head.KeyHash.Valid {
+				continue
+			}
+			// An even share of what is left, so that what one key does not need
+			// goes to those after it.
+			share := max(1, b.rows/keys)
+			keys--
+			if !b.left() {
+				continue
+			}
+			held, err := readRows(ctx, tx, b, scanParked, s.sql.dueHeld, lane, head.KeyHash, head.Seq, share)
+			if err != nil {
+				return err
+			}
+			due = append(due, held...)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return due, nil
+}
+
+// runsOf puts the rows of one key together, in order, leaves the others alone, and
+// counts the keys. A key has more than one head only when one of them is dead or
+// an operator requeued a message while a newer one was on its way.
+func runsOf(heads []dialect.Row) (runs [][]dialect.Row, keys int) {
+	byKey := make(map[int64]int)
+	for _, head := range heads {
+		if !head.KeyHash.Valid {
+			runs = append(runs, []dialect.Row{head})
+			continue
+		}
+		i, ok := byKey[head.KeyHash.V]
+		if !ok {
+			i = len(runs)
+			byKey[head.KeyHash.V] = i
+			runs = append(runs, nil)
+		}
+		runs[i] = append(runs[i], head)
+	}
+	for _, run := range runs {
+		slices.SortFunc(run, func(a, b dialect.Row) int { return cmp.Compare(a.Seq, b.Seq) })
+	}
+	return runs, len(byKey)
+}
+
+// Ready implements [dialect.Turn].
+func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64, limit dialect.Limit) ([]dialect.Row, error) {
+	return readRows(ctx, db, newBudget(limit), scanReady, s.sql.ready, lane, after, limit.Rows)
+}
+
+func scanReady(rows *sql.Rows) (dialect.Row, error) {
+	var r dialect.Row
+	err := scanRow(rows, &r, &r.Blocked)
+	if r.Blocked {
+		r.Payload = nil // it was not read
+	}
+	return r, err
+}
+
+func scanParked(rows *sql.Rows) (dialect.Row, error) {
+	var r dialect.Row
+	err := scanRow(rows, &r, &r.Pos, &r.Attempts)
+	return r, err
+}
+
+// scanRow reads the columns that ready and parked rows are read by, and more.
+func scanRow(rows *sql.Rows, r *dialect.Row, more ...any) error {
+	var created, age int64
+	var null bool
+	err := rows.Scan(append([]any{
+		&r.Lane, &r.Seq, (*id)(&r.ID), &r.Topic, &r.Key, &r.KeyHash, &r.Type, &r.ContentType, &r.Headers,
+		&created, &r.Revision, &r.Replay, &age, &null, &r.Payload,
+	}, more...)...)
+	if err != nil {
+		return err
+	}
+	r.CreatedAt = time.UnixMicro(created).UTC()
+	r.Age = micros(age)
+	if r.Payload == nil && !null {
+		r.Payload = []byte{} // the driver reads an empty blob as nil
+	}
+	return nil
+}
+
+// micros is a number of microseconds as a duration.
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// id reads a BLOB of 16 bytes.
+type id [16]byte
+
+// Scan implements [sql.Scanner].
+func (i *id) Scan(value any) error {
+	b, ok := value.([]byte)
+	if !ok || len(b) != len(i) {
+		return fmt.Errorf("sqlite: an id is a %T of %d bytes, not a BLOB of 16", value, len(b))
+	}
+	copy(i[:], b)
+	return nil
+}
+
+// failure is a [dialect.Failure] as the statements read it. Delay is NULL for dead.
+type failure struct {
+	Row      int64  `json:"row"`
+	State    string `json:"state"`
+	Blocking int    `json:"blocking"`
+	Attempts int    `json:"attempts"`
+	Delay    *int64 `json:"delay"`
+	Reason   string `json:"reason"`
+}
+
+// failures is the JSON array that parkFailedSQL and failParkedSQL take.
+func failures(all []dialect.Failure) (string, error) {
+	rows := make([]failure, len(all))
+	for i, f := range all {
+		rows[i] = failure{Row: f.Row, State: dialect.Dead, Attempts: f.Attempts, Reason: f.Reason}
+		if !f.Dead {
+			delay := f.Delay.Microseconds()
+			rows[i].State, rows[i].Delay = dialect.Retry, &delay
+		}
+		if f.Blocking {
+			rows[i].Blocking = 1
+		}
+	}
+	text, err := json.Marshal(rows)
+	return string(text), err
+}
+
+// Settle implements [dialect.Turn].
+func (s *store) Settle(ctx context.Context, db dialect.DB, lease dialect.Lease, ttl time.Duration, outcome dialect.Settlement) (bool, error) {
+	return s.fenced(ctx, db, func(tx *sql.Tx) error {
+		return s.move(ctx, tx, lease.Lane, outcome)
+	}, s.sql.settle, lease.Lane, lease.Owner, lease.Epoch, ttl.Microseconds())
+}
+
+// move does what a settlement says, in one lane.
+func (s *store) move(ctx context.Context, tx *sql.Tx, lane int, outcome dialect.Settlement) error {
+	if len(outcome.Published) > 0 && outcome.Archive {
+		if _, err := tx.ExecContext(ctx, s.sql.archiveReady, lane, list(outcome.Published)); err != nil {
+			return err
+		}
+	}
+	var keys keys
+	if len(outcome.PublishedParked) > 0 {
+		gone := list(outcome.PublishedParked)
+		if outcome.Archive {
+			if _, err := tx.ExecContext(ctx, s.sql.archiveParked, lane, gone); err != nil {
+				return err
+			}
+		}
+		if _, err := keys.of(ctx, tx, s.sql.deleteParked, lane, gone); err != nil {
+			return err
+		}
+	}
+	for _, failed := range []struct {
+		rows      []dialect.Failure
+		statement string
+	}{
+		{outcome.Failed, s.sql.parkFailed},
+		{outcome.FailedParked, s.sql.failParked},
+	} {
+		if len(failed.rows) == 0 {
+			continue
+		}
+		rows, err := failures(failed.rows)
+		if err != nil {
+			return err
+		}
+		if _, err := keys.of(ctx, tx, failed.statement, lane, rows); err != nil {
+			return err
+		}
+	}
+	if len(outcome.Hold) > 0 {
+		if _, err := keys.of(ctx, tx, s.sql.hold, lane, list(outcome.Hold)); err != nil {
+			return err
+		}
+	}
+	// What was published, failed or held is all no longer ready.
+	left := slices.Concat(outcome.Published, outcome.Hold)
+	for _, f := range outcome.Failed {
+		left = append(left, f.Row)
+	}
+	if len(left) > 0 {
+		if _, err := tx.ExecContext(ctx, s.sql.deleteReady, lane, list(left)); err != nil {
+			return err
+		}
+	}
+	return s.promote(ctx, tx, lane, keys)
+}
+
+// keys are the key hashes of parked rows that came, changed or went.
+type keys map[int64]struct{}
+
+// of runs a statement that returns the key hash of each row it changes, adds them,
+// and returns the number of rows.
+func (k *keys) of(ctx context.Context, tx *sql.Tx, statement string, args ...any) (int, error) {
+	hashes, err := values[sql.Null[int64]](ctx, tx, statement, args...)
+	if err != nil {
+		return 0, err
+	}
+	if *k == nil {
+		*k = make(keys)
+	}
+	for _, hash := range hashes {
+		if hash.Valid {
+			(*k)[hash.V] = struct{}{}
+		}
+	}
+	return len(hashes), nil
+}
+
+// promote gives each of the keys one head, the first of its rows.
+func (s *store) promote(ctx context.Context, tx *sql.Tx, lane int, keys keys) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	hashes := list(slices.Sorted(maps.Keys(keys)))
+	if _, err := tx.ExecContext(ctx, s.sql.demote, lane, hashes); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, s.sql.promote, lane, hashes)
+	return err
+}
