@@ -1,0 +1,581 @@
+package postgres
+
+import "github.com/outbox-suite/outbox/dialect"
+
+// Rules all statements keep:
+//
+//   - Parameters are cast where they stand, so that every mode of pgx sends
+//     what the server expects.
+//   - Durations are whole microseconds.
+//   - Predicates that an index serves are literals, and the time they compare
+//     with is statement_timestamp(): stable within a statement, so that it can
+//     bound an index scan, which the volatile clock_timestamp() cannot. What is
+//     written uses clock_timestamp(), because the statement may have waited for
+//     a lock.
+//   - Where a first row by an index is wanted, ORDER BY names the index's
+//     columns. Without it LIMIT 1 invites a sequential scan that finds nothing.
+//   - A CTE that another one must not overtake is read by it: rows are only
+//     touched where EXISTS (SELECT FROM fence) holds, which the executor
+//     settles before it touches the first of them.
+
+const pollSQL = `
+-- Reads the lane rows, and of each lane one entry of ready's primary key and
+-- of parked_due_at. The newest row is looked for first, because the dead
+-- entries of an old snapshot lie at the other end. Locks nothing.
+SELECT l.lane
+FROM {lane} AS l
+WHERE (l.lease_until <= statement_timestamp() OR l.owner = $1::text)
+  AND ((SELECT r.seq FROM {ready} AS r WHERE r.lane = l.lane
+        ORDER BY r.lane DESC, r.seq DESC LIMIT 1) IS NOT NULL
+    OR (SELECT p.pos FROM {parked} AS p WHERE p.lane = l.lane AND p.state = 'retry'
+          AND p.available_at <= statement_timestamp()
+        ORDER BY p.available_at LIMIT 1) IS NOT NULL
+    OR (SELECT p.pos FROM {parked} AS p WHERE p.lane = l.lane AND p.state = 'scheduled'
+          AND p.available_at <= statement_timestamp()
+        ORDER BY p.available_at LIMIT 1) IS NOT NULL)
+ORDER BY l.served_at, l.lane
+LIMIT $2::bigint`
+
+const pendingSQL = `
+-- As poll, over all lanes.
+SELECT
+    coalesce(bool_or(
+        (SELECT r.seq FROM {ready} AS r WHERE r.lane = l.lane
+         ORDER BY r.lane DESC, r.seq DESC LIMIT 1) IS NOT NULL
+     OR (SELECT p.pos FROM {parked} AS p WHERE p.lane = l.lane AND p.state = 'retry'
+           AND p.available_at <= statement_timestamp()
+         ORDER BY p.available_at LIMIT 1) IS NOT NULL
+     OR (SELECT p.pos FROM {parked} AS p WHERE p.lane = l.lane AND p.state = 'scheduled'
+           AND p.available_at <= statement_timestamp()
+         ORDER BY p.available_at LIMIT 1) IS NOT NULL), false) AS work,
+    coalesce(bool_or(l.lease_until > statement_timestamp() AND l.owner <> $1::text), false) AS held
+FROM {lane} AS l`
+
+const claimSQL = `
+-- Locks one lane row by primary key, or passes by when another session has it.
+UPDATE {lane}
+SET owner = $2::text, epoch = epoch + 1,
+    lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'
+WHERE lane = (
+    SELECT lane FROM {lane}
+    WHERE lane = $1::int AND (lease_until <= clock_timestamp() OR owner = $2::text)
+    FOR UPDATE SKIP LOCKED)
+RETURNING epoch`
+
+const extendSQL = `
+-- Waits for the lane row's lock, then finds the lease in its newest version.
+UPDATE {lane}
+SET lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond'
+WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint`
+
+const releaseSQL = `
+-- As extend. Without an owner the epoch alone opens no fence.
+UPDATE {lane}
+SET owner = '', lease_until = clock_timestamp()
+WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint`
+
+const insertSQL = `
+-- One ready message.
+INSERT INTO {ready} (lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay)
+VALUES ($1::int, $2::text::uuid, $3::text, $4::text, $5::bigint, $6::text, $7::text, $8::bytea, $9::text, $10::bigint, $11::int)`
+
+const insertManySQL = `
+-- Many ready messages. The identity takes its numbers after the sort, so seq
+-- follows the order of the arrays.
+INSERT INTO {ready} (lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay)
+SELECT m.lane, m.id::uuid, m.topic, m.key, m.key_hash, m.type, m.content_type, m.payload, m.headers, m.revision, m.replay
+FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::bigint[], $11::int[])
+    WITH ORDINALITY AS m(lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay, place)
+ORDER BY m.place`
+
+const scheduleSQL = `
+-- Delayed messages; $12 holds the delays.
+INSERT INTO {parked} (lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay, state, available_at)
+SELECT m.lane, m.id::uuid, m.topic, m.key, m.key_hash, m.type, m.content_type, m.payload, m.headers, m.revision, m.replay,
+    'scheduled', clock_timestamp() + m.delay * interval '1 microsecond'
+FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::bigint[], $11::int[], $12::bigint[])
+    WITH ORDINALITY AS m(lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay, delay, place)
+ORDER BY m.place`
+
+const surfaceSQL = `
+-- Locks the lane row; without it nothing below happens. Due rows come by
+-- parked_due_at. A message whose id is ready already keeps a place of its own
+-- in the order, so that it can be requeued like any dead one.
+WITH fence AS MATERIALIZED (
+    SELECT lane FROM {lane} WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint FOR UPDATE
+), due AS (
+    DELETE FROM {parked}
+    WHERE pos = ANY (ARRAY(
+        SELECT p.pos FROM {parked} AS p
+        WHERE p.lane = $1::int AND p.state = 'scheduled' AND p.available_at <= statement_timestamp()
+        ORDER BY p.available_at, p.pos LIMIT $4::bigint))
+      AND EXISTS (SELECT FROM fence)
+    RETURNING *
+), moved AS (
+    INSERT INTO {ready} (lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay)
+    SELECT lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay
+    FROM due ORDER BY available_at, pos
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id
+), refused AS (
+    INSERT INTO {parked} (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, state, reason)
+    SELECT lane, nextval(pg_get_serial_sequence($5::text, 'seq')::regclass),
+        id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, 'dead', $6::text
+    FROM (SELECT * FROM due WHERE id NOT IN (SELECT id FROM moved) ORDER BY available_at, pos) AS twice
+)
+SELECT (SELECT count(*) FROM moved), EXISTS (SELECT FROM fence)`
+
+const readySQL = `
+-- One range of ready's primary key; whether the key is blocked is one entry of
+-- parked_blocked a row, a subquery with LIMIT so that it stays that and does
+-- not become a hash of all blocked keys. The payload of a blocked row is not
+-- even read. Sizes come from the row header of a payload stored out of line.
+SELECT seq, pos, attempts, lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, age, blocked
+FROM (
+    SELECT r.seq, 0::bigint AS pos, 0 AS attempts, r.lane, r.id, r.topic, r.key, r.key_hash, r.type, r.content_type,
+        CASE WHEN r.blocked THEN NULL ELSE r.payload END AS payload, r.headers,
+        r.created_at, coalesce(r.revision, 0) AS revision, r.replay,
+        (extract(epoch FROM statement_timestamp() - r.ready_at) * 1000000)::bigint AS age,
+        r.blocked,
+        sum(r.size) OVER (ORDER BY r.seq ROWS UNBOUNDED PRECEDING) - r.size AS before
+    FROM (
+        SELECT b.*, octet_length(b.headers) + CASE WHEN b.blocked THEN 0 ELSE coalesce(octet_length(b.payload), 0) END AS size
+        FROM (
+            SELECT m.*, (
+                SELECT true FROM {parked} AS p
+                WHERE p.lane = m.lane AND p.key_hash = m.key_hash AND p.blocking
+                LIMIT 1) IS NOT NULL AS blocked
+            FROM {ready} AS m
+            WHERE m.lane = $1::int AND m.seq > $2::bigint
+            ORDER BY m.lane, m.seq
+            LIMIT $3::bigint
+        ) AS b
+    ) AS r
+) AS r
+WHERE before < $4::bigint
+ORDER BY seq`
+
+const dueSQL = `
+-- Heads by parked_due_at; behind a blocking one the held rows of its key by
+-- parked_key, up to the next blocking row of the key, should there be one. The
+-- held rows share what the heads leave of the limit.
+WITH head AS MATERIALIZED (
+    SELECT h.pos, h.key_hash, h.blocking, row_number() OVER (ORDER BY h.available_at, h.pos) AS place
+    FROM (
+        SELECT p.pos, p.key_hash, p.blocking, p.available_at FROM {parked} AS p
+        WHERE p.lane = $1::int AND p.state = 'retry' AND p.available_at <= statement_timestamp()
+        ORDER BY p.available_at, p.pos
+        LIMIT $2::bigint
+    ) AS h
+), share AS MATERIALIZED (
+    SELECT $2::bigint - count(*) AS rest,
+        greatest(1, ($2::bigint - count(*)) / greatest(1, count(*) FILTER (WHERE blocking))) AS each
+    FROM head
+), behind AS MATERIALIZED (
+    SELECT q.pos, h.place, q.seq
+    FROM head AS h
+    CROSS JOIN LATERAL (
+        SELECT p.pos, p.seq FROM {parked} AS p
+        WHERE p.lane = $1::int AND p.key_hash = h.key_hash AND p.state = 'held'
+          AND p.seq < coalesce((
+            SELECT n.seq FROM {parked} AS n
+            WHERE n.lane = $1::int AND n.key_hash = h.key_hash AND n.blocking AND n.pos <> h.pos
+            ORDER BY n.seq LIMIT 1), 9223372036854775807)
+        ORDER BY p.seq
+        LIMIT (SELECT each FROM share)
+    ) AS q
+    WHERE h.blocking
+    ORDER BY h.place, q.seq
+    LIMIT (SELECT rest FROM share)
+)
+SELECT seq, pos, attempts, lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, age, false AS blocked
+FROM (
+    SELECT p.seq, p.pos, p.attempts, p.lane, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.payload, p.headers,
+        p.created_at, coalesce(p.revision, 0) AS revision, p.replay,
+        (extract(epoch FROM statement_timestamp() - p.created_at) * 1000000)::bigint AS age,
+        d.place, d.nth,
+        sum(octet_length(p.headers) + coalesce(octet_length(p.payload), 0))
+            OVER (ORDER BY d.place, d.nth ROWS UNBOUNDED PRECEDING)
+            - octet_length(p.headers) - coalesce(octet_length(p.payload), 0) AS before
+    FROM (
+        SELECT pos, place, 0::bigint AS nth FROM head
+        UNION ALL
+        SELECT pos, place, seq FROM behind
+    ) AS d
+    CROSS JOIN LATERAL (SELECT * FROM {parked} AS f WHERE f.pos = d.pos LIMIT 1) AS p
+) AS r
+WHERE before < $3::bigint
+ORDER BY place, nth`
+
+// The settle begins with one of these two. Each is a whole settle when the
+// rows named are ready rows that were published.
+
+const settleSQL = `
+-- The fence: the lane row is locked and renewed before a row is touched, in
+-- its newest version even if this statement waited for it. Rows are found by
+-- ready's primary key.
+WITH fence AS (
+    UPDATE {lane}
+    SET lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond', served_at = clock_timestamp()
+    WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint
+    RETURNING lane
+), gone AS (
+    DELETE FROM {ready}
+    WHERE lane = $1::int AND seq = ANY ($5::bigint[]) AND EXISTS (SELECT FROM fence)
+)
+SELECT EXISTS (SELECT FROM fence)`
+
+const settleArchiveSQL = `
+-- As settle; what is deleted is what is archived, nothing else.
+WITH fence AS (
+    UPDATE {lane}
+    SET lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond', served_at = clock_timestamp()
+    WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint
+    RETURNING lane
+), gone AS (
+    DELETE FROM {ready}
+    WHERE lane = $1::int AND seq = ANY ($5::bigint[]) AND EXISTS (SELECT FROM fence)
+    RETURNING *
+), kept AS (
+    INSERT INTO {done} (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome)
+    SELECT lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, 1, 'published'
+    FROM gone ORDER BY seq
+)
+SELECT EXISTS (SELECT FROM fence)`
+
+// The statements below run behind the fence in its transaction. Each returns
+// the keys whose parked rows it changed.
+
+const publishParkedSQL = `
+-- By parked's primary key.
+WITH gone AS (
+    DELETE FROM {parked} WHERE lane = $1::int AND pos = ANY ($2::bigint[])
+    RETURNING key_hash
+)
+SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL`
+
+const publishParkedArchiveSQL = `
+-- By parked's primary key.
+WITH gone AS (
+    DELETE FROM {parked} WHERE lane = $1::int AND pos = ANY ($2::bigint[])
+    RETURNING *
+), kept AS (
+    INSERT INTO {done} (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome, reason)
+    SELECT lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts + 1, 'published', reason
+    FROM gone ORDER BY seq, pos
+)
+SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL`
+
+const failSQL = `
+-- By ready's primary key.
+WITH failure AS MATERIALIZED (
+    SELECT * FROM unnest($2::bigint[], $3::int[], $4::bool[], $5::bigint[], $6::bool[], $7::text[])
+        AS f(seq, attempts, dead, delay, blocking, reason)
+), gone AS (
+    DELETE FROM {ready} WHERE lane = $1::int AND seq = ANY ($2::bigint[])
+    RETURNING *
+), kept AS (
+    INSERT INTO {parked} (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay,
+        attempts, reason, blocking, state, available_at)
+    SELECT g.lane, g.seq, g.id, g.topic, g.key, g.key_hash, g.type, g.content_type, g.payload, g.headers, g.created_at, g.revision, g.replay,
+        f.attempts, f.reason, f.blocking AND g.key_hash IS NOT NULL,
+        CASE WHEN f.dead THEN 'dead' ELSE 'retry' END,
+        CASE WHEN NOT f.dead THEN clock_timestamp() + f.delay * interval '1 microsecond' END
+    FROM gone AS g JOIN failure AS f ON f.seq = g.seq
+    ORDER BY g.seq
+)
+SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL`
+
+const failParkedSQL = `
+-- By parked's primary key.
+WITH changed AS (
+    UPDATE {parked} AS p
+    SET attempts = f.attempts, reason = f.reason, blocking = f.blocking AND p.key_hash IS NOT NULL,
+        state = CASE WHEN f.dead THEN 'dead' ELSE 'retry' END,
+        available_at = CASE WHEN NOT f.dead THEN clock_timestamp() + f.delay * interval '1 microsecond' END
+    FROM unnest($2::bigint[], $3::int[], $4::bool[], $5::bigint[], $6::bool[], $7::text[])
+        AS f(pos, attempts, dead, delay, blocking, reason)
+    WHERE p.lane = $1::int AND p.pos = f.pos
+    RETURNING p.key_hash
+)
+SELECT DISTINCT key_hash FROM changed WHERE key_hash IS NOT NULL`
+
+const holdSQL = `
+-- By ready's primary key.
+WITH gone AS (
+    DELETE FROM {ready} WHERE lane = $1::int AND seq = ANY ($2::bigint[])
+    RETURNING *
+), kept AS (
+    INSERT INTO {parked} (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, state)
+    SELECT lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, 'held'
+    FROM gone ORDER BY seq
+)
+SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL`
+
+const promoteSQL = `
+-- Makes the first row of each key its head again. Two rows a key are looked
+-- at: the first that blocks, by parked_blocked, and the first that is held, by
+-- parked_key. Runs under the lane row's lock, in every transaction that changed
+-- parked rows of these keys.
+WITH first AS MATERIALIZED (
+    SELECT k.key_hash, b.seq AS blocking_seq, h.pos AS held_pos, h.seq AS held_seq
+    FROM unnest($2::bigint[]) AS k(key_hash)
+    LEFT JOIN LATERAL (
+        SELECT p.seq FROM {parked} AS p
+        WHERE p.lane = $1::int AND p.key_hash = k.key_hash AND p.blocking
+        ORDER BY p.seq LIMIT 1) AS b ON true
+    LEFT JOIN LATERAL (
+        SELECT p.pos, p.seq FROM {parked} AS p
+        WHERE p.lane = $1::int AND p.key_hash = k.key_hash AND p.state = 'held'
+        ORDER BY p.seq LIMIT 1) AS h ON true
+), promoted AS (
+    UPDATE {parked} AS p
+    SET state = 'retry', blocking = true, available_at = clock_timestamp()
+    FROM first AS f
+    WHERE p.pos = f.held_pos AND (f.blocking_seq IS NULL OR f.held_seq < f.blocking_seq)
+)
+-- A retry that is not the first waits behind the first.
+UPDATE {parked} AS p
+SET state = 'held', blocking = false, available_at = NULL
+FROM first AS f
+WHERE p.lane = $1::int AND p.key_hash = f.key_hash AND p.blocking AND p.state = 'retry'
+  AND p.seq > least(f.blocking_seq, f.held_seq)`
+
+const statsSQL = `
+-- Counts go lane by lane along ready's primary key, parked_due_at and
+-- parked_blocked, and stop at the limit.
+SELECT
+    (SELECT count(*) FROM (SELECT FROM {lane} AS l JOIN {ready} AS r ON r.lane = l.lane LIMIT $1::bigint) AS c),
+    (SELECT count(*) FROM (SELECT FROM {lane} AS l JOIN {parked} AS p ON p.lane = l.lane AND p.state = 'scheduled' LIMIT $1::bigint) AS c),
+    (SELECT count(*) FROM (SELECT FROM {lane} AS l JOIN {parked} AS p ON p.lane = l.lane AND p.state = 'retry' LIMIT $1::bigint) AS c),
+    (SELECT count(*) FROM (SELECT FROM {lane} AS l JOIN {parked} AS p ON p.lane = l.lane AND p.state = 'held' LIMIT $1::bigint) AS c),
+    (SELECT count(*) FROM (SELECT FROM {lane} AS l JOIN {parked} AS p ON p.lane = l.lane AND p.state = 'dead' LIMIT $1::bigint) AS c),
+    (SELECT count(*) FROM (SELECT DISTINCT p.lane, p.key_hash FROM {parked} AS p WHERE p.blocking LIMIT $1::bigint) AS c),
+    (SELECT coalesce((extract(epoch FROM statement_timestamp() - min(o.since)) * 1000000)::bigint, 0)
+     FROM {lane} AS l
+     CROSS JOIN LATERAL (
+        (SELECT r.ready_at AS since FROM {ready} AS r WHERE r.lane = l.lane ORDER BY r.lane, r.seq LIMIT 1)
+        UNION ALL
+        (SELECT p.available_at FROM {parked} AS p WHERE p.lane = l.lane AND p.state = 'retry'
+           AND p.available_at <= statement_timestamp()
+         ORDER BY p.available_at LIMIT 1)) AS o),
+    (SELECT count(*) FROM {lane} WHERE owner <> '' AND lease_until > statement_timestamp()),
+    (SELECT count(*) FROM {lane} WHERE owner <> '' AND lease_until <= statement_timestamp()),
+    (SELECT count(*) FROM {lane})`
+
+// In the operators' statements {filter} stands for the conditions of a
+// [dialect.Filter]; see filter.
+
+const parkedSQL = `
+-- Along parked's primary key, or the index that serves the filter.
+SELECT coalesce(p.seq, 0), p.pos, p.attempts, p.lane, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.payload, p.headers,
+    p.created_at, coalesce(p.revision, 0), p.replay,
+    (extract(epoch FROM statement_timestamp() - p.created_at) * 1000000)::bigint, false,
+    p.state, p.blocking, coalesce(p.reason, ''),
+    (extract(epoch FROM p.available_at - statement_timestamp()) * 1000000)::bigint,
+    p.parked_at
+FROM {parked} AS p
+WHERE p.pos > $1::bigint{filter}
+ORDER BY p.pos
+LIMIT $2::bigint`
+
+const requeueLanesSQL = `
+-- The lanes in which there is something to requeue. Locks nothing.
+SELECT l.lane
+FROM {lane} AS l
+WHERE EXISTS (
+    SELECT FROM {parked} AS p
+    WHERE p.lane = l.lane AND (p.state = 'dead' OR p.available_at > statement_timestamp()){filter})
+ORDER BY l.lane`
+
+const lockLaneSQL = `
+-- Waits for whoever is changing the lane, and keeps others from it.
+SELECT lane FROM {lane} WHERE lane = $1::int FOR UPDATE`
+
+const requeueSQL = `
+-- Runs under the lane row's lock. A dead row with a key waits as a held one for
+-- promote, which finds the head of each key. Rows that are due already are left
+-- alone, so that repeating comes to an end.
+WITH changed AS (
+    UPDATE {parked} AS p
+    SET state = CASE WHEN p.state <> 'dead' THEN p.state WHEN p.key_hash IS NULL THEN 'retry' ELSE 'held' END,
+        available_at = CASE WHEN p.state <> 'dead' OR p.key_hash IS NULL THEN clock_timestamp() END,
+        blocking = p.blocking AND p.state <> 'dead',
+        attempts = CASE WHEN p.state <> 'dead' THEN p.attempts ELSE 0 END
+    WHERE p.pos = ANY (ARRAY(
+        SELECT p.pos FROM {parked} AS p
+        WHERE p.lane = $1::int AND (p.state = 'dead' OR p.available_at > statement_timestamp()){filter}
+        ORDER BY p.seq, p.pos
+        LIMIT $2::bigint))
+    RETURNING p.key_hash
+)
+SELECT key_hash, count(*) FROM changed GROUP BY key_hash`
+
+const discardLanesSQL = `
+-- The lanes in which there is something to discard. Locks nothing.
+SELECT l.lane
+FROM {lane} AS l
+WHERE EXISTS (SELECT FROM {parked} AS p WHERE p.lane = l.lane{filter})
+ORDER BY l.lane`
+
+const discardSQL = `
+-- Runs under the lane row's lock.
+WITH gone AS (
+    DELETE FROM {parked}
+    WHERE pos = ANY (ARRAY(
+        SELECT p.pos FROM {parked} AS p
+        WHERE p.lane = $1::int{filter}
+        ORDER BY p.pos
+        LIMIT $2::bigint))
+    RETURNING *
+), kept AS (
+    INSERT INTO {done} (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome, reason)
+    SELECT lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, 'discarded', reason
+    FROM gone ORDER BY seq, pos
+)
+SELECT key_hash, count(*) FROM gone GROUP BY key_hash`
+
+const replaySQL = `
+-- One range of done's primary key, or its index on id. Inserts as a producer
+-- does, and locks no lane.
+WITH batch AS MATERIALIZED (
+    SELECT d.* FROM {done} AS d
+    WHERE (d.done_at, d.pos) > (timestamptz 'epoch' + $1::bigint * interval '1 microsecond', $2::bigint)
+      AND d.done_at < timestamptz 'epoch' + $3::bigint * interval '1 microsecond'{filter}
+    ORDER BY d.done_at, d.pos
+    LIMIT $4::bigint
+), replayed AS (
+    INSERT INTO {ready} (lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay)
+    SELECT lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay + 1
+    FROM batch ORDER BY done_at, pos
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id
+), last AS (
+    SELECT done_at, pos FROM batch ORDER BY done_at DESC, pos DESC LIMIT 1
+)
+SELECT (SELECT count(*) FROM replayed), (SELECT count(*) FROM batch),
+    coalesce((SELECT (extract(epoch FROM done_at) * 1000000)::bigint FROM last), 0),
+    coalesce((SELECT pos FROM last), 0)`
+
+const clockSQL = `
+-- The server's time in microseconds since 1970.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+
+const purgeSQL = `
+-- From the old end of done's primary key. The rows are deleted by where they
+-- stand (ctid): they were locked there, and a plan that hashes the whole table
+-- is out of the question. The key tells partitions apart, which may each have a
+-- row in the same place.
+WITH old AS MATERIALIZED (
+    SELECT ctid, done_at, pos FROM {done}
+    WHERE done_at <= statement_timestamp() - $1::bigint * interval '1 microsecond'
+    ORDER BY done_at, pos
+    LIMIT $2::bigint
+    FOR UPDATE SKIP LOCKED
+)
+DELETE FROM {done} AS d
+USING old AS o
+WHERE d.ctid = ANY (ARRAY(SELECT ctid FROM old)) AND d.done_at = o.done_at AND d.pos = o.pos`
+
+const claimPurgeSQL = `
+-- Whoever waited for the row finds it changed.
+UPDATE {meta} SET purge_at = clock_timestamp()
+WHERE purge_at <= clock_timestamp() - $1::bigint * interval '1 microsecond'`
+
+const recordSQL = `
+-- Waits for another transaction that has inserted the same, by the primary key.
+INSERT INTO {inbox} (consumer, message_id) VALUES ($1::text, $2::text)
+ON CONFLICT (consumer, message_id) DO NOTHING`
+
+const recordedSQL = `
+-- By the primary key.
+SELECT EXISTS (SELECT FROM {inbox} WHERE consumer = $1::text AND message_id = $2::text)`
+
+const purgeInboxSQL = `
+-- By inbox_recorded_at.
+DELETE FROM {inbox}
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {inbox}
+    WHERE recorded_at <= statement_timestamp() - $1::bigint * interval '1 microsecond'
+    ORDER BY recorded_at
+    LIMIT $2::bigint
+    FOR UPDATE SKIP LOCKED))`
+
+const wakeSQL = `
+-- Once per wake-up and outside producers' transactions: every commit that
+-- notifies takes one lock of the whole cluster.
+SELECT pg_notify($1::text, '')`
+
+const migrateLockSQL = `
+-- One migration at a time in this database; ends with the transaction, so that
+-- it needs no session of its own.
+SELECT pg_advisory_xact_lock(7238421590116455)`
+
+const tablesSQL = `
+-- Which of the tables can be found, by name or by the search path.
+SELECT t.name, to_regclass(t.name) IS NOT NULL
+FROM unnest($1::text[]) WITH ORDINALITY AS t(name, place)
+ORDER BY t.place`
+
+const schemaExistsSQL = `
+SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1::text)`
+
+const createSchemaSQL = `CREATE SCHEMA {schema}`
+
+const metaSQL = `
+SELECT version, lanes FROM {meta}`
+
+const setVersionSQL = `
+UPDATE {meta} SET version = $1::int`
+
+const serverSQL = `
+-- What the server and this session are set to.
+SELECT current_setting('server_version_num')::int, current_setting('server_version'),
+    current_setting('server_encoding'), pg_is_in_recovery(),
+    current_setting('default_transaction_read_only'), current_setting('synchronous_commit')`
+
+const missingLanesSQL = `
+-- How many of the lanes have no row, and how many rows are no lane.
+SELECT
+    (SELECT count(*) FROM generate_series(0, $1::int - 1) AS n(lane) WHERE n.lane NOT IN (SELECT lane FROM {lane})),
+    (SELECT count(*) FROM {lane} WHERE lane NOT BETWEEN 0 AND $1::int - 1)`
+
+const sequenceSQL = `
+-- The sequence behind ready.seq.
+SELECT s.seqcache, s.seqincrement, s.seqcycle
+FROM pg_catalog.pg_sequence AS s
+WHERE s.seqrelid = pg_get_serial_sequence($1::text, 'seq')::regclass`
+
+// statements are the statements rendered for one set of tables, under the
+// names of their constants.
+type statements struct {
+	poll, pending, claim, extend, release        string
+	insert, insertMany, schedule                 string
+	surface, ready, due                          string
+	settle, settleArchive                        string
+	publishParked, publishParkedArchive          string
+	fail, failParked, hold, promote              string
+	stats, lockLane, clock, purge, claimPurge    string
+	record, recorded, purgeInbox                 string
+	createSchema, meta, setVersion, missingLanes string
+	parked, requeueLanes, requeue, discardLanes  filtered
+	discard, replay                              filtered
+}
+
+func render(t dialect.Tables) statements {
+	x := func(text string) string { return dialect.Expand(text, t, quote) }
+	f := func(text string) filtered { return split(text, x) }
+	return statements{
+		poll: x(pollSQL), pending: x(pendingSQL), claim: x(claimSQL), extend: x(extendSQL), release: x(releaseSQL),
+		insert: x(insertSQL), insertMany: x(insertManySQL), schedule: x(scheduleSQL),
+		surface: x(surfaceSQL), ready: x(readySQL), due: x(dueSQL),
+		settle: x(settleSQL), settleArchive: x(settleArchiveSQL),
+		publishParked: x(publishParkedSQL), publishParkedArchive: x(publishParkedArchiveSQL),
+		fail: x(failSQL), failParked: x(failParkedSQL), hold: x(holdSQL), promote: x(promoteSQL),
+		stats: x(statsSQL), lockLane: x(lockLaneSQL), clock: clockSQL, purge: x(purgeSQL), claimPurge: x(claimPurgeSQL),
+		record: x(recordSQL), recorded: x(recordedSQL), purgeInbox: x(purgeInboxSQL),
+		createSchema: x(createSchemaSQL), meta: x(metaSQL), setVersion: x(setVersionSQL), missingLanes: x(missingLanesSQL),
+		parked: f(parkedSQL), requeueLanes: f(requeueLanesSQL), requeue: f(requeueSQL), discardLanes: f(discardLanesSQL),
+		discard: f(discardSQL), replay: f(replaySQL),
+	}
+}

@@ -1,0 +1,222 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"fmt"
+	"strings"
+
+	"github.com/outbox-suite/outbox/dialect"
+)
+
+//go:embed schema/*.sql
+var files embed.FS
+
+// versions are the schema's files, the version being the place plus one.
+var versions = []struct{ name, file string }{
+	{"the outbox", "schema/001_outbox.sql"},
+}
+
+// Steps returns the DDL. A named schema is not part of it: it must exist.
+func (s *store) Steps() []dialect.Step {
+	steps := make([]dialect.Step, len(versions))
+	for i, v := range versions {
+		text, err := files.ReadFile(v.file)
+		if err != nil {
+			panic(err) // embedded
+		}
+		steps[i] = dialect.Step{Version: i + 1, Name: v.name, SQL: s.name(string(text))}
+	}
+	return steps
+}
+
+// name fills names into a text.
+func (s *store) name(text string) string { return dialect.Expand(text, s.tables, quote) }
+
+// Migrate runs each missing version in a transaction of its own, under a lock
+// that lets one process of the database migrate at a time: IF NOT EXISTS alone
+// fails when two come at once. It needs the right to create tables, and a
+// schema if it is named and missing.
+func (s *store) Migrate(ctx context.Context, db dialect.DB) ([]int, error) {
+	var applied []int
+	for _, step := range s.Steps() {
+		ran, err := inTx(ctx, db, func(tx *sql.Tx) (bool, error) { return s.migrate(ctx, tx, step) })
+		if err != nil {
+			return applied, err
+		}
+		if ran {
+			applied = append(applied, step.Version)
+		}
+	}
+	return applied, nil
+}
+
+// migrate runs one step unless it is there. It returns true if it did.
+func (s *store) migrate(ctx context.Context, tx *sql.Tx, step dialect.Step) (bool, error) {
+	if _, err := exec(ctx, tx, migrateLockSQL); err != nil {
+		return false, err
+	}
+	version, err := s.check(ctx, tx)
+	if err != nil || version >= step.Version {
+		return false, err
+	}
+	if step.Version == 1 && s.tables.Schema != "" {
+		var exists bool
+		if _, err := query1(ctx, tx, []any{&exists}, schemaExistsSQL, s.tables.Schema); err != nil {
+			return false, err
+		}
+		if !exists {
+			if _, err := exec(ctx, tx, s.sql.createSchema); err != nil {
+				return false, err
+			}
+		}
+	}
+	// Without arguments pgx sends the text as it is, all statements at once.
+	if _, err := exec(ctx, tx, step.SQL); err != nil {
+		return false, fmt.Errorf("schema version %d: %w", step.Version, err)
+	}
+	_, err = exec(ctx, tx, s.sql.setVersion, step.Version)
+	return true, err
+}
+
+// check returns the version found, 0 for none, and refuses a schema that this
+// store cannot work with.
+func (s *store) check(ctx context.Context, on querier) (int, error) {
+	missing, err := s.missing(ctx, on)
+	switch {
+	case err != nil:
+		return 0, err
+	case len(missing) == len(tableNames):
+		return 0, nil
+	case len(missing) > 0:
+		return 0, fmt.Errorf("schema is incomplete: %s missing: restore what is missing, or move the other tables of this prefix away and migrate again",
+			strings.Join(missing, ", "))
+	}
+	var version, lanes int
+	found, err := query1(ctx, on, []any{&version, &lanes}, s.sql.meta)
+	switch {
+	case err != nil:
+		return 0, err
+	case !found:
+		return 0, fmt.Errorf("%s is empty: insert its row with the schema's version and number of lanes", s.name("{meta}"))
+	case version > len(versions):
+		return 0, fmt.Errorf("schema has version %d, this library knows %d: update the library", version, len(versions))
+	case lanes != s.tables.Lanes:
+		return 0, fmt.Errorf("schema was made with %d lanes, %d are configured: configure %d, or empty the outbox and change its lanes",
+			lanes, s.tables.Lanes, lanes)
+	}
+	return version, nil
+}
+
+// tableNames are the placeholders of the tables.
+var tableNames = []string{"{ready}", "{parked}", "{done}", "{lane}", "{inbox}", "{meta}"}
+
+// missing returns the tables that are not there, quoted.
+func (s *store) missing(ctx context.Context, on querier) ([]string, error) {
+	type table struct {
+		name  string
+		found bool
+	}
+	names := make([]string, len(tableNames))
+	for i, n := range tableNames {
+		names[i] = s.name(n)
+	}
+	tables, err := query(ctx, on, func(t *table) []any { return []any{&t.name, &t.found} }, tablesSQL, names)
+	var missing []string
+	for _, t := range tables {
+		if !t.found {
+			missing = append(missing, t.name)
+		}
+	}
+	return missing, err
+}
+
+// oldest is the oldest server the statements run on, as server_version_num.
+const oldest = 120000
+
+// Inspect reads the server's settings and the schema's state, a few small
+// statements.
+func (s *store) Inspect(ctx context.Context, db dialect.DB) (dialect.Inspection, error) {
+	var found dialect.Inspection
+	problem := func(format string, args ...any) {
+		found.Problems = append(found.Problems, fmt.Sprintf(format, args...))
+	}
+
+	var number int
+	var version, encoding, readOnly, synchronous string
+	var standby bool
+	if _, err := query1(ctx, db, []any{&number, &version, &encoding, &standby, &readOnly, &synchronous}, serverSQL); err != nil {
+		return found, err
+	}
+	found.Server = "PostgreSQL " + version
+	if number < oldest {
+		problem("the server is PostgreSQL %s: update it to 12 or newer", version)
+	}
+	if encoding != "UTF8" {
+		problem("the database's encoding is %s, which does not keep every text: use a database with encoding UTF8", encoding)
+	}
+	if standby {
+		problem("the server is a standby, which accepts no writes: connect to the primary, for example with target_session_attrs=read-write")
+	} else if readOnly == "on" {
+		problem("sessions are read-only (default_transaction_read_only=on): set it to off for this role")
+	}
+	if synchronous == "off" {
+		problem("commits are not durable at once (synchronous_commit=off), so a crash can undo one whose message was published: set it to on for producers")
+	}
+
+	missing, err := s.missing(ctx, db)
+	if err != nil {
+		return found, err
+	}
+	if len(missing) == len(tableNames) {
+		return found, nil
+	}
+	for _, name := range missing {
+		problem("table %s is missing: restore it, or migrate into an empty schema", name)
+	}
+	absent := func(placeholder string) bool {
+		for _, name := range missing {
+			if name == s.name(placeholder) {
+				return true
+			}
+		}
+		return false
+	}
+	if !absent("{meta}") {
+		ok, err := query1(ctx, db, []any{&found.Version, &found.Lanes}, s.sql.meta)
+		if err != nil {
+			return found, err
+		}
+		if !ok {
+			problem("table %s is empty: insert its row with the schema's version and number of lanes", s.name("{meta}"))
+		}
+	}
+	if !absent("{lane}") {
+		var without, beyond int
+		if _, err := query1(ctx, db, []any{&without, &beyond}, s.sql.missingLanes, s.tables.Lanes); err != nil {
+			return found, err
+		}
+		if without > 0 {
+			problem("%d of %d lanes have no row, so their messages wait forever: insert the rows into %s", without, s.tables.Lanes, s.name("{lane}"))
+		}
+		if beyond > 0 {
+			problem("%d rows are beyond the %d lanes: delete them from %s", beyond, s.tables.Lanes, s.name("{lane}"))
+		}
+	}
+	if !absent("{ready}") {
+		var cache, increment int64
+		var cycles bool
+		ok, err := query1(ctx, db, []any{&cache, &increment, &cycles}, sequenceSQL, s.name("{ready}"))
+		switch {
+		case err != nil:
+			return found, err
+		case !ok:
+			problem("column seq of %s is no identity: make it one", s.name("{ready}"))
+		case cache != 1 || increment < 1 || cycles:
+			problem("the sequence of %s.seq does not count in order of insert (cache %d, increment %d, cycle %t): alter it to CACHE 1 INCREMENT 1 NO CYCLE",
+				s.name("{ready}"), cache, increment, cycles)
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,153 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/outbox-suite/outbox/dialect"
+)
+
+// Poll returns lanes to claim; one statement that locks nothing.
+func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]int, error) {
+	return query(ctx, db, one[int], s.sql.poll, owner, limit)
+}
+
+// Pending tells whether there is work, and whether others are at it.
+func (s *store) Pending(ctx context.Context, db dialect.DB, owner string) (work, held bool, err error) {
+	_, err = query1(ctx, db, []any{&work, &held}, s.sql.pending, owner)
+	return work, held, err
+}
+
+// Claim takes a lane in one statement, passing by a locked one.
+func (s *store) Claim(ctx context.Context, db dialect.DB, lane int, owner string, ttl time.Duration) (epoch int64, ok bool, err error) {
+	ok, err = query1(ctx, db, []any{&epoch}, s.sql.claim, lane, owner, micros(ttl))
+	return epoch, ok, err
+}
+
+// Extend renews a lease in one statement.
+func (s *store) Extend(ctx context.Context, db dialect.DB, lease dialect.Lease, ttl time.Duration) (bool, error) {
+	n, err := exec(ctx, db, s.sql.extend, lease.Lane, lease.Owner, lease.Epoch, micros(ttl))
+	return n == 1, err
+}
+
+// Release ends a lease in one statement.
+func (s *store) Release(ctx context.Context, db dialect.DB, lease dialect.Lease) error {
+	_, err := exec(ctx, db, s.sql.release, lease.Lane, lease.Owner, lease.Epoch)
+	return err
+}
+
+// surfacedTwice is the reason of a scheduled message that found its id taken.
+const surfacedTwice = "a message with this id is ready already"
+
+// Surface moves due messages in one statement behind the fence.
+func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease, limit int) (moved int, ok bool, err error) {
+	_, err = query1(ctx, db, []any{&moved, &ok}, s.sql.surface,
+		lease.Lane, lease.Owner, lease.Epoch, limit, s.name("{ready}"), surfacedTwice)
+	return moved, ok, err
+}
+
+// Ready reads a batch in one statement.
+func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64, limit dialect.Limit) ([]dialect.Row, error) {
+	return query(ctx, db, rowColumns, s.sql.ready, lane, after, limit.Rows, bytes(limit))
+}
+
+// Due reads the heads that are due and what waits behind them in one statement.
+func (s *store) Due(ctx context.Context, db dialect.DB, lane int, limit dialect.Limit) ([]dialect.Row, error) {
+	return query(ctx, db, rowColumns, s.sql.due, lane, limit.Rows, bytes(limit))
+}
+
+func bytes(limit dialect.Limit) int64 {
+	if limit.Bytes <= 0 {
+		return math.MaxInt64
+	}
+	return limit.Bytes
+}
+
+// Settle is one statement when nothing but ready rows that were published is
+// named, which is the usual case, and one transaction otherwise.
+func (s *store) Settle(ctx context.Context, db dialect.DB, lease dialect.Lease, ttl time.Duration, t dialect.Settlement) (bool, error) {
+	if len(t.PublishedParked)+len(t.Hold)+len(t.Failed)+len(t.FailedParked) == 0 {
+		return s.settlePublished(ctx, db, lease, ttl, t)
+	}
+	return inTx(ctx, db, func(tx *sql.Tx) (bool, error) {
+		ok, err := s.settlePublished(ctx, tx, lease, ttl, t)
+		if err != nil || !ok {
+			return false, err
+		}
+		return true, s.settleParked(ctx, tx, lease.Lane, t)
+	})
+}
+
+// settlePublished is the fence and the ready rows that were published.
+func (s *store) settlePublished(ctx context.Context, on querier, lease dialect.Lease, ttl time.Duration, t dialect.Settlement) (ok bool, err error) {
+	text := s.sql.settle
+	if t.Archive {
+		text = s.sql.settleArchive
+	}
+	_, err = query1(ctx, on, []any{&ok}, text, lease.Lane, lease.Owner, lease.Epoch, micros(ttl), t.Published)
+	return ok, err
+}
+
+// settleParked is everything that changes parked rows, and what follows for
+// their keys.
+func (s *store) settleParked(ctx context.Context, tx *sql.Tx, lane int, t dialect.Settlement) error {
+	publishParked := s.sql.publishParked
+	if t.Archive {
+		publishParked = s.sql.publishParkedArchive
+	}
+	steps := []struct {
+		rows int
+		text string
+		args []any
+	}{
+		{len(t.PublishedParked), publishParked, []any{t.PublishedParked}},
+		{len(t.Failed), s.sql.fail, failures(t.Failed)},
+		{len(t.FailedParked), s.sql.failParked, failures(t.FailedParked)},
+		{len(t.Hold), s.sql.hold, []any{t.Hold}},
+	}
+	var keys []int64
+	for _, step := range steps {
+		if step.rows == 0 {
+			continue
+		}
+		changed, err := query(ctx, tx, one[int64], step.text, append([]any{lane}, step.args...)...)
+		if err != nil {
+			return err
+		}
+		keys = append(keys, changed...)
+	}
+	return s.promote(ctx, tx, lane, keys)
+}
+
+// promote sees to it that the first row of each key is its head. The caller
+// holds the lane row's lock.
+func (s *store) promote(ctx context.Context, tx *sql.Tx, lane int, keys []int64) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	slices.Sort(keys)
+	_, err := exec(ctx, tx, s.sql.promote, lane, slices.Compact(keys))
+	return err
+}
+
+// failures turns failures on their side, an array a column.
+func failures(list []dialect.Failure) []any {
+	var (
+		row, delay     []int64
+		attempts       []int32
+		dead, blocking []bool
+		reason         []string
+	)
+	for _, f := range list {
+		row = append(row, f.Row)
+		attempts = append(attempts, int32(min(f.Attempts, math.MaxInt32))) //nolint:gosec // bounded
+		dead = append(dead, f.Dead)
+		delay = append(delay, micros(f.Delay))
+		blocking = append(blocking, f.Blocking)
+		reason = append(reason, f.Reason)
+	}
+	return []any{row, attempts, dead, delay, blocking, reason}
+}
