@@ -258,6 +258,9 @@ func TestPermanentAndPassKey(t *testing.T) {
 			if len(got) != 2 || got[0].ID != ids[1] || got[1].ID != ids[2] {
 				t.Errorf("ordered=%v: the key did not pass in order: %v", ordered, got)
 			}
+			if got[0].Epoch != 1 || got[1].Epoch != 1 {
+				t.Errorf("ordered=%v: what followed the dead message had to wait for another turn", ordered)
+			}
 			if got[0].Attempt != 1 || got[1].Attempt != 1 {
 				t.Errorf("ordered=%v: a message refused only because of the dead one lost an attempt", ordered)
 			}
@@ -273,7 +276,7 @@ func TestUnavailable(t *testing.T) {
 		o := m.open(t)
 		var ids []uuid.UUID
 		for i := range 300 {
-			ids = append(ids, m.enqueue(t, o, outbox.Message{Key: fmt.Sprint(i % 50)})...)
+			ids = append(ids, m.enqueue(t, o, outbox.Message{Key: fmt.Sprint(i)})...)
 		}
 		away := true
 		var mu sync.Mutex
@@ -286,13 +289,14 @@ func TestUnavailable(t *testing.T) {
 			return nil
 		}}
 		e := &events{}
-		stop := run(t, o, b, relay.Config{MaxAttempts: 2, Observer: e})
+		stop := run(t, o, b, relay.Config{MaxAttempts: 2, PublishConcurrency: 3, PublishSize: 1, Observer: e})
 		time.Sleep(10 * time.Minute)
 		b.mu.Lock()
 		calls := b.calls
 		b.mu.Unlock()
-		// 500ms doubling to 30s: about 25 probes in ten minutes, and the first burst.
-		if most := 25 + 10 + 4*32; calls > most {
+		// 500ms doubling to 30s, less a quarter: up to 32 probes in ten minutes,
+		// and the calls of four workers that were under way at first.
+		if most := 32 + 4*3; calls > most {
 			t.Errorf("%d calls to an unavailable broker in 10 minutes, want at most %d", calls, most)
 		}
 		mu.Lock()
@@ -500,11 +504,13 @@ func TestLeaseLost(t *testing.T) {
 		m := newMemory(1)
 		o := m.open(t)
 		ids := m.enqueue(t, o, outbox.Message{Key: "a"}, outbox.Message{Key: "b"}, outbox.Message{Key: "b"})
+		var cancelled atomic.Bool
 		b := &broker{answer: func(ctx context.Context, msg relay.Message) error {
 			if msg.ID == ids[0] {
 				return nil
 			}
 			<-ctx.Done()
+			cancelled.Store(true)
 			return ctx.Err()
 		}}
 		e := &events{}
@@ -519,6 +525,10 @@ func TestLeaseLost(t *testing.T) {
 		}
 		if took := time.Since(began); took > 6*time.Second {
 			t.Errorf("noticed after %v, want the next renewal, within 5s", took)
+		}
+		synctest.Wait()
+		if !cancelled.Load() {
+			t.Error("the publish under way was not cancelled")
 		}
 		time.Sleep(time.Minute)
 		stop()
@@ -613,6 +623,29 @@ func TestGracefulStop(t *testing.T) {
 			t.Error("the lane was not released")
 		}
 	})
+}
+
+// After a stop nothing more is handed to the publisher.
+func TestStopPublishesNothingMore(t *testing.T) {
+	for _, ordered := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory(1)
+			o := m.open(t)
+			for i := range 100 {
+				m.enqueue(t, o, outbox.Message{Key: fmt.Sprint(i)})
+			}
+			b := &broker{ordered: ordered, answer: func(context.Context, relay.Message) error {
+				time.Sleep(time.Second)
+				return nil
+			}}
+			stop := run(t, o, b, relay.Config{PublishConcurrency: 1, PublishSize: 1, Grace: time.Minute})
+			time.Sleep(3500 * time.Millisecond)
+			stop()
+			if n := len(b.got()); n != 4 || len(m.done) != 4 {
+				t.Errorf("ordered=%v: %d accepted, %d settled, want 4: three before the stop and the one under way", ordered, n, len(m.done))
+			}
+		})
+	}
 }
 
 // Behind a full batch the next follows at once, and an idle relay polls less
