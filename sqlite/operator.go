@@ -155,11 +155,11 @@ func (s *store) eachLane(
 	ctx context.Context, db dialect.DB, filter dialect.Filter, where condition, limit int,
 	change func(ctx context.Context, tx *sql.Tx, lane int, rows string) (int, error),
 ) (int, error) {
-	statement := s.sql.lanesOf + where.text + ")"
+	find, choose := s.sql.lanesOf+where.text+")", s.sql.selectParked+where.text+selectOrderSQL
 	if len(filter.IDs) > 0 {
-		statement = s.sql.lanesOfIDs + where.text
+		find, choose = s.sql.lanesOfIDs+where.text, s.sql.selectParkedOfIDs+where.text+selectOrderSQL
 	}
-	lanes, err := values[int](ctx, db, statement, where.args...)
+	lanes, err := values[int](ctx, db, find, where.args...)
 	if err != nil {
 		return 0, err
 	}
@@ -174,7 +174,7 @@ func (s *store) eachLane(
 				return err
 			}
 			args := append(append([]any{lane}, where.args...), limit-total)
-			rows, err := values[int64](ctx, tx, s.sql.selectParked+where.text+selectOrderSQL, args...)
+			rows, err := values[int64](ctx, tx, choose, args...)
 			if err != nil || len(rows) == 0 {
 				return err
 			}
@@ -205,14 +205,18 @@ func (s *store) Replay(ctx context.Context, db dialect.DB, filter dialect.Filter
 		}
 		cursor = &first
 	}
+	choose := s.sql.selectDone
+	if len(filter.IDs) > 0 {
+		choose = s.sql.selectDoneOfIDs
+	}
 	next := *cursor
 	var rows []int64
-	args := append([]any{cursor.DoneAt, cursor.Pos, cursor.From, cursor.Until}, where.args...)
+	args := append([]any{cursor.DoneAt, cursor.Pos, cursor.Until}, where.args...)
 	err := query(ctx, db, func(r *sql.Rows) (bool, error) {
 		err := r.Scan(&next.DoneAt, &next.Pos)
 		rows = append(rows, next.Pos)
 		return true, err
-	}, s.sql.selectDone+where.text+selectDoneOrderSQL, append(args, limit)...)
+	}, choose+where.text+selectDoneOrderSQL, append(args, limit)...)
 	if err != nil || len(rows) == 0 {
 		return 0, nil, err
 	}
@@ -236,6 +240,7 @@ func (s *store) firstCursor(ctx context.Context, db dialect.DB, filter dialect.F
 	c := dialect.Cursor{Until: now - filter.DoneBefore.Microseconds() + 1}
 	if filter.DoneWithin > 0 {
 		c.From = now - filter.DoneWithin.Microseconds() + 1
+		c.DoneAt = c.From
 	}
 	return c, nil
 }

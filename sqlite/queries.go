@@ -9,6 +9,9 @@ package sqlite
 // writer's place and its snapshot together, waiting for up to busy_timeout, and
 // can never be refused for having read first (SQLITE_BUSY_SNAPSHOT).
 //
+// +column is the column without its indexes: rows that are named are found by name,
+// whatever the optimizer believes of the lane. TestPlansReadNoTable checks all plans.
+//
 // A rowid table's index ends in the rowid: the index on ready (lane) is in truth
 // (lane, seq), and the one on done (done_at) is (done_at, pos).
 
@@ -124,7 +127,7 @@ WHERE pos IN (SELECT value FROM json_each(?1))
 ORDER BY available_at, pos`
 
 const deleteParkedSQL = `
-DELETE FROM {parked} WHERE lane = ?1 AND pos IN (SELECT value FROM json_each(?2))
+DELETE FROM {parked} WHERE +lane = ?1 AND pos IN (SELECT value FROM json_each(?2))
 RETURNING key_hash`
 
 const scheduledIsReadySQL = `
@@ -184,14 +187,14 @@ const archiveReadySQL = `
 INSERT INTO {done} (` + content + `, attempts, outcome)
 SELECT ` + content + `, 1, 'published'
 FROM {ready}
-WHERE lane = ?1 AND seq IN (SELECT value FROM json_each(?2))
+WHERE +lane = ?1 AND seq IN (SELECT value FROM json_each(?2))
 ORDER BY seq`
 
 const archiveParkedSQL = `
 INSERT INTO {done} (` + content + `, attempts, outcome, reason)
 SELECT ` + content + `, attempts + 1, 'published', reason
 FROM {parked}
-WHERE lane = ?1 AND pos IN (SELECT value FROM json_each(?2))
+WHERE +lane = ?1 AND pos IN (SELECT value FROM json_each(?2))
 ORDER BY seq`
 
 // failureRows turns a JSON array of objects into rows, see failure.
@@ -206,7 +209,7 @@ INSERT INTO {parked} (` + content + `, state, blocking, attempts, available_at, 
 SELECT ` + content + `,
   f.state, CASE WHEN key_hash IS NULL THEN 0 ELSE f.blocking END, f.attempts, ` + now + ` + f.delay, f.reason
 FROM ` + failureRows + ` AS f CROSS JOIN {ready} ON seq = f.row
-WHERE lane = ?1
+WHERE +lane = ?1
 ORDER BY seq
 RETURNING key_hash`
 
@@ -215,19 +218,19 @@ UPDATE {parked} SET
   state = f.state, blocking = CASE WHEN key_hash IS NULL THEN 0 ELSE f.blocking END, attempts = f.attempts,
   available_at = ` + now + ` + f.delay, reason = f.reason
 FROM ` + failureRows + ` AS f
-WHERE pos = f.row AND lane = ?1
+WHERE pos = f.row AND +lane = ?1
 RETURNING key_hash`
 
 const holdSQL = `
 INSERT INTO {parked} (` + content + `, state)
 SELECT ` + content + `, 'held'
 FROM {ready}
-WHERE lane = ?1 AND seq IN (SELECT value FROM json_each(?2))
+WHERE +lane = ?1 AND seq IN (SELECT value FROM json_each(?2))
 ORDER BY seq
 RETURNING key_hash`
 
 const deleteReadySQL = `
-DELETE FROM {ready} WHERE lane = ?1 AND seq IN (SELECT value FROM json_each(?2))`
+DELETE FROM {ready} WHERE +lane = ?1 AND seq IN (SELECT value FROM json_each(?2))`
 
 // demoteSQL and promoteSQL, in this order, give each of the keys one head: of
 // its parked rows in retry and held, and those dead that block, the first by seq.
@@ -238,7 +241,7 @@ const demoteSQL = `
 UPDATE {parked} SET state = 'held', blocking = 0, available_at = NULL
 WHERE pos IN (
   SELECT b.pos FROM json_each(?2) AS k CROSS JOIN {parked} AS b
-  WHERE b.lane = ?1 AND b.key_hash = k.value AND b.blocking = 1 AND b.state = 'retry'
+  WHERE b.lane = ?1 AND b.key_hash = k.value AND b.blocking = 1 AND +b.state = 'retry'
     AND (EXISTS (SELECT 1 FROM {parked} AS o
                  WHERE o.lane = ?1 AND o.key_hash = k.value AND o.blocking = 1 AND o.seq < b.seq)
       OR EXISTS (SELECT 1 FROM {parked} AS o
@@ -315,8 +318,11 @@ WHERE EXISTS (SELECT 1 FROM {parked} AS p WHERE p.lane = l.lane`
 // between.
 const lockLaneSQL = `UPDATE {lane} SET epoch = epoch WHERE lane = ?1`
 
-// selectParkedSQL names the rows of one lane that a filter matches, in order, so
-// that a limit cuts the run of a key at its end.
+// selectParkedOfIDsSQL and selectParkedSQL name the rows of one lane that a filter
+// matches, in order, so that a limit cuts the run of a key at its end.
+const selectParkedOfIDsSQL = `
+SELECT pos FROM {parked} WHERE +lane = ?`
+
 const selectParkedSQL = `
 SELECT pos FROM {parked} WHERE lane = ?`
 
@@ -347,16 +353,20 @@ const discardSQL = `
 INSERT INTO {done} (` + content + `, attempts, outcome, reason)
 SELECT ` + content + `, attempts, 'discarded', reason
 FROM {parked}
-WHERE lane = ?1 AND pos IN (SELECT value FROM json_each(?2))
+WHERE +lane = ?1 AND pos IN (SELECT value FROM json_each(?2))
 ORDER BY seq, pos`
 
 const nowSQL = `SELECT ` + now
 
-// selectDoneSQL names done rows that a filter matches, oldest first, by done_at,
-// or by done_id and a sort.
+// selectDoneOfIDsSQL and selectDoneSQL name done rows that a filter matches, oldest
+// first: the one by done_id and a sort, the other by done_at.
+const selectDoneOfIDsSQL = `
+SELECT done_at, pos FROM {done}
+WHERE (+done_at, +pos) > (?, ?) AND +done_at < ?`
+
 const selectDoneSQL = `
 SELECT done_at, pos FROM {done}
-WHERE (done_at, pos) > (?, ?) AND done_at >= ? AND done_at < ?`
+WHERE (done_at, pos) > (?, ?) AND done_at < ?`
 
 const selectDoneOrderSQL = `
 ORDER BY done_at, pos LIMIT ?`

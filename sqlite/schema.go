@@ -6,7 +6,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strconv"
 	"strings"
 
@@ -26,36 +25,22 @@ var objects = []string{
 	"{meta}",
 }
 
-// steps are the versions of the schema as text with placeholders. Their file names
-// are number, underscore, name.
-func steps() []dialect.Step {
-	names, err := fs.Glob(files, "schema/*.sql") // sorted
-	if err != nil {
-		panic(fmt.Sprintf("sqlite: the pattern is constant: %v", err))
-	}
-	all := make([]dialect.Step, len(names))
-	for i, name := range names {
-		text, err := files.ReadFile(name)
+// versions are the schema's files, in order.
+var versions = []struct{ name, file string }{
+	{"the outbox", "schema/001_outbox.sql"},
+}
+
+// Steps implements [dialect.Schema]. Each text ends by writing its version.
+func (s *store) Steps() []dialect.Step {
+	steps := make([]dialect.Step, len(versions))
+	for i, v := range versions {
+		text, err := files.ReadFile(v.file)
 		if err != nil {
 			panic(fmt.Sprintf("sqlite: an embedded file is always there: %v", err))
 		}
-		number, title, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(name, "schema/"), ".sql"), "_")
-		version, err := strconv.Atoi(number)
-		if err != nil || version != i+1 {
-			panic(fmt.Sprintf("sqlite: the name of %s does not begin with its version", name))
-		}
-		all[i] = dialect.Step{Version: version, Name: strings.ReplaceAll(title, "_", " "), SQL: string(text)}
+		steps[i] = dialect.Step{Version: i + 1, Name: v.name, SQL: dialect.Expand(string(text), s.tables, quote)}
 	}
-	return all
-}
-
-// Steps implements [dialect.Schema].
-func (s *store) Steps() []dialect.Step {
-	all := steps()
-	for i := range all {
-		all[i].SQL = dialect.Expand(all[i].SQL, s.tables, quote)
-	}
-	return all
+	return steps
 }
 
 // standing is what stands in the database of the schema.
@@ -109,7 +94,8 @@ func fold(name string) string {
 
 // check tells what keeps the schema from being used or brought to the newest
 // version.
-func (s *store) check(st standing, newest int) error {
+func (s *store) check(st standing) error {
+	newest := len(versions)
 	switch {
 	case st.version > newest:
 		return fmt.Errorf("sqlite: the schema of %q has version %d and this library knows %d: use a newer library",
@@ -136,13 +122,11 @@ var errRaced = errors.New("sqlite: the schema is there")
 // which is the file's writer from its first statement on. A schema that is up to
 // date is only read.
 func (s *store) Migrate(ctx context.Context, db dialect.DB) ([]int, error) {
-	all := s.Steps()
-	newest := len(all)
 	st, err := s.standing(ctx, db)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.check(st, newest); err != nil || st.version == newest {
+	if err := s.check(st); err != nil || st.version == len(versions) {
 		return nil, err
 	}
 	var applied []int
@@ -154,13 +138,13 @@ func (s *store) Migrate(ctx context.Context, db dialect.DB) ([]int, error) {
 		if err != nil {
 			return err
 		}
-		if err := s.check(st, newest); err != nil {
+		if err := s.check(st); err != nil {
 			return err
 		}
-		if st.version == newest {
+		if st.version == len(versions) {
 			return errRaced
 		}
-		for _, step := range all[st.version:] {
+		for _, step := range s.Steps()[st.version:] {
 			if _, err := tx.ExecContext(ctx, step.SQL); err != nil {
 				return fmt.Errorf("sqlite: schema version %d: %w", step.Version, err)
 			}
@@ -265,7 +249,7 @@ func (s *store) inspectSchema(ctx context.Context, tx *sql.Tx, in *dialect.Inspe
 	if st.version == 0 && st.none {
 		return nil
 	}
-	if err := s.check(st, len(steps())); err != nil {
+	if err := s.check(st); err != nil {
 		in.Problems = append(in.Problems, strings.TrimPrefix(err.Error(), "sqlite: "))
 		return nil //nolint:nilerr // it is the finding
 	}

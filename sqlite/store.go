@@ -34,10 +34,10 @@ type statements struct {
 	settle, archiveReady, archiveParked, deleteReady, deleteParked string
 	parkFailed, failParked, hold, demote, promote                  string
 
-	stats, parked, lanesOfIDs, lanesOf, lockLane, selectParked string
-	requeueUnplaced, requeueKeyless, requeueKeyed, discard     string
-	now, selectDone, replay, purgeNeeded, purgeDone            string
-	claimPurgeNeeded, claimPurge                               string
+	stats, parked, lanesOfIDs, lanesOf, lockLane, selectParkedOfIDs, selectParked string
+	requeueUnplaced, requeueKeyless, requeueKeyed, discard                        string
+	now, selectDoneOfIDs, selectDone, replay, purgeNeeded, purgeDone              string
+	claimPurgeNeeded, claimPurge                                                  string
 
 	record, recorded, purgeInboxNeeded, purgeInbox string
 }
@@ -83,23 +83,25 @@ func newStore(tables dialect.Tables) *store {
 			demote:           render(demoteSQL),
 			promote:          render(promoteSQL),
 
-			stats:            render(statsSQL),
-			parked:           render(parkedSQL),
-			lanesOfIDs:       render(lanesOfIDsSQL),
-			lanesOf:          render(lanesOfSQL),
-			lockLane:         render(lockLaneSQL),
-			selectParked:     render(selectParkedSQL),
-			requeueUnplaced:  render(requeueUnplacedSQL),
-			requeueKeyless:   render(requeueKeylessSQL),
-			requeueKeyed:     render(requeueKeyedSQL),
-			discard:          render(discardSQL),
-			now:              render(nowSQL),
-			selectDone:       render(selectDoneSQL),
-			replay:           render(replaySQL),
-			purgeNeeded:      render(purgeNeededSQL),
-			purgeDone:        render(purgeDoneSQL),
-			claimPurgeNeeded: render(claimPurgeNeededSQL),
-			claimPurge:       render(claimPurgeSQL),
+			stats:             render(statsSQL),
+			parked:            render(parkedSQL),
+			lanesOfIDs:        render(lanesOfIDsSQL),
+			lanesOf:           render(lanesOfSQL),
+			lockLane:          render(lockLaneSQL),
+			selectParkedOfIDs: render(selectParkedOfIDsSQL),
+			selectParked:      render(selectParkedSQL),
+			requeueUnplaced:   render(requeueUnplacedSQL),
+			requeueKeyless:    render(requeueKeylessSQL),
+			requeueKeyed:      render(requeueKeyedSQL),
+			discard:           render(discardSQL),
+			now:               render(nowSQL),
+			selectDoneOfIDs:   render(selectDoneOfIDsSQL),
+			selectDone:        render(selectDoneSQL),
+			replay:            render(replaySQL),
+			purgeNeeded:       render(purgeNeededSQL),
+			purgeDone:         render(purgeDoneSQL),
+			claimPurgeNeeded:  render(claimPurgeNeededSQL),
+			claimPurge:        render(claimPurgeSQL),
 
 			record:           render(recordSQL),
 			recorded:         render(recordedSQL),

@@ -1,0 +1,46 @@
+package sqlite
+
+import (
+	"reflect"
+
+	"github.com/outbox-suite/outbox/dialect"
+)
+
+// Statement is a rendered statement and its name.
+type Statement struct{ Name, Text string }
+
+// Statements are the statements of a store in the order they are declared, and the
+// conditions of a filter.
+func Statements(bound dialect.Store) []Statement {
+	v := reflect.ValueOf(bound.(*store).sql)
+	var all []Statement
+	for i := range v.NumField() {
+		all = append(all, Statement{v.Type().Field(i).Name, v.Field(i).String()})
+	}
+	return append(
+		all,
+		Statement{"readyValues", readyValuesSQL},
+		Statement{"scheduledValues", scheduledValuesSQL},
+		Statement{"hasID", hasIDSQL},
+		Statement{"hasKey", hasKeySQL},
+		Statement{"hasTopic", hasTopicSQL},
+		Statement{"hasType", hasTypeSQL},
+		Statement{"hasState", hasStateSQL},
+		Statement{"requeueable", requeueableSQL},
+		Statement{"parkedOrder", parkedOrderSQL},
+		Statement{"selectOrder", selectOrderSQL},
+		Statement{"selectDoneOrder", selectDoneOrderSQL},
+	)
+}
+
+// Objects are the names of all tables and indexes that are looked for.
+func Objects(bound dialect.Store) []string {
+	var names []string
+	for _, object := range objects {
+		names = append(names, dialect.Expand(object, bound.(*store).tables, func(name string) string { return name }))
+	}
+	return names
+}
+
+// DSN is the driver's name for a path.
+var DSN = dsn

@@ -1,0 +1,503 @@
+-- schema version 1: the outbox
+
+-- Version 1: the tables of the outbox.
+--
+-- Names in braces stand for the quoted names of the outbox, 3 for the
+-- number of lanes and 1 for 2^64 modulo that number. Times are Unix
+-- microseconds in UTC, set by SQLite's clock, which counts milliseconds. Run it
+-- in one transaction.
+--
+-- All tables are STRICT: a value of the wrong type is refused instead of kept.
+-- The payload is the last column, so that reading the others of a row never
+-- walks through the pages of a large one.
+
+-- Messages that are ready to go, and nothing else. Producers insert, the relay
+-- deletes. AUTOINCREMENT, because without it SQLite gives the number of a deleted
+-- row to the next one, and seq is what order is kept by.
+CREATE TABLE "order ""x""" (
+    seq          INTEGER PRIMARY KEY AUTOINCREMENT,
+    lane         INTEGER NOT NULL,
+    id           BLOB    NOT NULL,
+    topic        TEXT    NOT NULL,
+    key          TEXT,
+    key_hash     INTEGER,
+    type         TEXT    NOT NULL,
+    content_type TEXT    NOT NULL DEFAULT 'application/json',
+    headers      TEXT    NOT NULL DEFAULT '{}',
+    created_at   INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000),
+    revision     INTEGER,
+    replay       INTEGER NOT NULL DEFAULT 0,
+    ready_at     INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000),
+    payload      BLOB,
+    CONSTRAINT "order ""x""_ready_id_has_sixteen_bytes" CHECK (length(id) = 16),
+    CONSTRAINT "order ""x""_ready_lane_exists" CHECK (lane BETWEEN 0 AND 3 - 1),
+    CONSTRAINT "order ""x""_ready_key_has_hash" CHECK ((key IS NULL) = (key_hash IS NULL)),
+    CONSTRAINT "order ""x""_ready_lane_fits_key" CHECK (key_hash IS NULL OR
+        lane = ((key_hash % 3) + 3 + (CASE WHEN key_hash < 0 THEN 1 ELSE 0 END)) % 3)
+) STRICT;
+
+-- The order within a lane: seq is the rowid, which ends every index entry.
+CREATE INDEX "order ""x""_ready_lane" ON "order ""x""" (lane);
+
+-- An id waits once.
+CREATE UNIQUE INDEX "order ""x""_ready_id" ON "order ""x""" (id);
+
+-- Messages that must wait or need a person. Producers insert delayed ones (state
+-- scheduled, the default), the relay and operators do the rest. pos names a row;
+-- seq is its place in the order, which a scheduled message has not got yet.
+CREATE TABLE "order ""x""_parked" (
+    pos          INTEGER PRIMARY KEY AUTOINCREMENT,
+    lane         INTEGER NOT NULL,
+    seq          INTEGER,
+    id           BLOB    NOT NULL,
+    topic        TEXT    NOT NULL,
+    key          TEXT,
+    key_hash     INTEGER,
+    type         TEXT    NOT NULL,
+    content_type TEXT    NOT NULL DEFAULT 'application/json',
+    headers      TEXT    NOT NULL DEFAULT '{}',
+    created_at   INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000),
+    revision     INTEGER,
+    replay       INTEGER NOT NULL DEFAULT 0,
+    state        TEXT    NOT NULL DEFAULT 'scheduled',
+    blocking     INTEGER NOT NULL DEFAULT 0,
+    attempts     INTEGER NOT NULL DEFAULT 0,
+    available_at INTEGER,
+    reason       TEXT,
+    parked_at    INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000),
+    payload      BLOB,
+    CONSTRAINT "order ""x""_parked_id_has_sixteen_bytes" CHECK (length(id) = 16),
+    CONSTRAINT "order ""x""_parked_lane_exists" CHECK (lane BETWEEN 0 AND 3 - 1),
+    CONSTRAINT "order ""x""_parked_key_has_hash" CHECK ((key IS NULL) = (key_hash IS NULL)),
+    CONSTRAINT "order ""x""_parked_lane_fits_key" CHECK (key_hash IS NULL OR
+        lane = ((key_hash % 3) + 3 + (CASE WHEN key_hash < 0 THEN 1 ELSE 0 END)) % 3),
+    CONSTRAINT "order ""x""_parked_state" CHECK (state IN ('scheduled', 'retry', 'held', 'dead')),
+    CONSTRAINT "order ""x""_parked_due_has_time" CHECK ((state IN ('scheduled', 'retry')) = (available_at IS NOT NULL)),
+    CONSTRAINT "order ""x""_parked_has_place" CHECK (seq IS NOT NULL OR state IN ('scheduled', 'dead')),
+    CONSTRAINT "order ""x""_parked_head" CHECK (blocking = 0 OR
+        (blocking = 1 AND key_hash IS NOT NULL AND seq IS NOT NULL AND state IN ('retry', 'dead')))
+) STRICT;
+
+-- What is due, and how many there are of a state. Held and dead rows have no time.
+CREATE INDEX "order ""x""_parked_due" ON "order ""x""_parked" (lane, state, available_at);
+
+-- The rows that hold a key back: one entry a blocked key.
+CREATE INDEX "order ""x""_parked_blocked" ON "order ""x""_parked" (lane, key_hash, seq) WHERE blocking = 1;
+
+-- The held rows of a key in order, and the messages of a key for operators.
+CREATE INDEX "order ""x""_parked_key" ON "order ""x""_parked" (lane, key_hash, state, seq) WHERE key_hash IS NOT NULL;
+
+-- A message by its id. Not unique: one that was sent again may be parked twice.
+CREATE INDEX "order ""x""_parked_id" ON "order ""x""_parked" (id);
+
+-- A delayed id waits once.
+CREATE UNIQUE INDEX "order ""x""_parked_scheduled_id" ON "order ""x""_parked" (id) WHERE state = 'scheduled';
+
+-- What was published or discarded. Settling appends, purging deletes by age.
+CREATE TABLE "order ""x""_done" (
+    pos          INTEGER PRIMARY KEY AUTOINCREMENT,
+    lane         INTEGER NOT NULL,
+    seq          INTEGER,
+    id           BLOB    NOT NULL,
+    topic        TEXT    NOT NULL,
+    key          TEXT,
+    key_hash     INTEGER,
+    type         TEXT    NOT NULL,
+    content_type TEXT    NOT NULL,
+    headers      TEXT    NOT NULL,
+    created_at   INTEGER NOT NULL,
+    revision     INTEGER,
+    replay       INTEGER NOT NULL,
+    attempts     INTEGER NOT NULL,
+    outcome      TEXT    NOT NULL CHECK (outcome IN ('published', 'discarded')),
+    reason       TEXT,
+    done_at      INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000),
+    payload      BLOB
+) STRICT;
+
+-- The age of done messages: pos is the rowid, which ends every index entry.
+CREATE INDEX "order ""x""_done_at" ON "order ""x""_done" (done_at);
+
+-- A message by its id.
+CREATE INDEX "order ""x""_done_id" ON "order ""x""_done" (id);
+
+-- One row a lane: who owns it, until when, and the epoch, which is the fence.
+CREATE TABLE "order ""x""_lane" (
+    lane        INTEGER PRIMARY KEY,
+    epoch       INTEGER NOT NULL DEFAULT 0,
+    owner       TEXT    NOT NULL DEFAULT '',
+    lease_until INTEGER NOT NULL DEFAULT 0,
+    served_at   INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+INSERT INTO "order ""x""_lane" (lane)
+WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < 3)
+SELECT n FROM numbers;
+
+-- What consumers have processed.
+CREATE TABLE "order ""x""_inbox" (
+    consumer    TEXT    NOT NULL,
+    message_id  TEXT    NOT NULL,
+    recorded_at INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000),
+    PRIMARY KEY (consumer, message_id)
+) STRICT, WITHOUT ROWID;
+
+-- The age of inbox entries.
+CREATE INDEX "order ""x""_inbox_recorded_at" ON "order ""x""_inbox" (recorded_at);
+
+-- One row about the schema itself.
+CREATE TABLE "order ""x""_meta" (
+    id       INTEGER PRIMARY KEY CHECK (id = 1),
+    version  INTEGER NOT NULL,
+    lanes    INTEGER NOT NULL,
+    purge_at INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+INSERT INTO "order ""x""_meta" (id, version, lanes) VALUES (1, 1, 3);
+
+-- lockSchema
+CREATE TABLE "order ""x""_migration" (lock INTEGER);
+
+-- unlockSchema
+DROP TABLE "order ""x""_migration";
+
+-- findObjects
+SELECT lower(name) FROM sqlite_schema
+WHERE type IN ('table', 'index') AND lower(name) IN (SELECT value FROM json_each(?1));
+
+-- meta
+SELECT version, lanes FROM "order ""x""_meta";
+
+-- countLanes
+SELECT count(*) FROM "order ""x""_lane" WHERE lane BETWEEN 0 AND 3 - 1;
+
+-- probeWrite
+UPDATE "order ""x""_meta" SET version = version;
+
+-- insertReady
+INSERT INTO "order ""x""" (lane, id, topic, key, key_hash, type, content_type, headers, revision, replay, payload)
+VALUES;
+
+-- insertScheduled
+INSERT INTO "order ""x""_parked" (lane, id, topic, key, key_hash, type, content_type, headers, revision, replay, payload, available_at)
+VALUES;
+
+-- poll
+SELECT l.lane FROM "order ""x""_lane" AS l
+WHERE (l.lease_until <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) OR l.owner = ?1)
+  AND (EXISTS (SELECT 1 FROM "order ""x""" AS r WHERE r.lane = l.lane)
+    OR EXISTS (SELECT 1 FROM "order ""x""_parked" AS p
+               WHERE p.lane = l.lane AND p.state IN ('scheduled', 'retry') AND p.available_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)))
+ORDER BY l.served_at, l.lane
+LIMIT ?2;
+
+-- pending
+SELECT
+  EXISTS (SELECT 1 FROM "order ""x""_lane" AS l
+          WHERE EXISTS (SELECT 1 FROM "order ""x""" AS r WHERE r.lane = l.lane)
+             OR EXISTS (SELECT 1 FROM "order ""x""_parked" AS p
+                        WHERE p.lane = l.lane AND p.state IN ('scheduled', 'retry') AND p.available_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000))),
+  EXISTS (SELECT 1 FROM "order ""x""_lane" AS l WHERE l.lease_until > (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AND l.owner <> ?1);
+
+-- claim
+UPDATE "order ""x""_lane" SET epoch = epoch + 1, owner = ?2, lease_until = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) + ?3
+WHERE lane = ?1 AND (lease_until <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) OR owner = ?2)
+RETURNING epoch;
+
+-- extend
+UPDATE "order ""x""_lane" SET lease_until = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) + ?4
+WHERE lane = ?1 AND owner = ?2 AND epoch = ?3;
+
+-- release
+UPDATE "order ""x""_lane" SET owner = '', lease_until = 0
+WHERE lane = ?1 AND owner = ?2 AND epoch = ?3;
+
+-- surfaceNeeded
+SELECT
+  EXISTS (SELECT 1 FROM "order ""x""_lane" WHERE lane = ?1 AND owner = ?2 AND epoch = ?3),
+  EXISTS (SELECT 1 FROM "order ""x""_parked" WHERE lane = ?1 AND state = 'scheduled' AND available_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000));
+
+-- fence
+UPDATE "order ""x""_lane" SET epoch = epoch
+WHERE lane = ?1 AND owner = ?2 AND epoch = ?3;
+
+-- dueScheduled
+SELECT p.pos, EXISTS (SELECT 1 FROM "order ""x""" AS r WHERE r.id = p.id)
+FROM "order ""x""_parked" AS p
+WHERE p.lane = ?1 AND p.state = 'scheduled' AND p.available_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+ORDER BY p.available_at, p.pos
+LIMIT ?2;
+
+-- surface
+INSERT INTO "order ""x""" (lane, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload)
+SELECT lane, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload
+FROM "order ""x""_parked"
+WHERE pos IN (SELECT value FROM json_each(?1))
+ORDER BY available_at, pos;
+
+-- scheduledIsReady
+UPDATE "order ""x""_parked" SET state = 'dead', available_at = NULL,
+  reason = 'when it became due, a message of the same id was already ready'
+WHERE pos IN (SELECT value FROM json_each(?1));
+
+-- dueHeads
+SELECT
+  p.lane, ifnull(p.seq, 0), p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.headers,
+  p.created_at, ifnull(p.revision, 0), p.replay, max(0, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - p.created_at), p.payload IS NULL, p.payload,
+  p.pos, p.attempts
+FROM "order ""x""_parked" AS p
+WHERE p.lane = ?1 AND p.state = 'retry' AND p.available_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+ORDER BY p.available_at, p.pos
+LIMIT ?2;
+
+-- dueHeld
+SELECT
+  p.lane, ifnull(p.seq, 0), p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.headers,
+  p.created_at, ifnull(p.revision, 0), p.replay, max(0, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - p.created_at), p.payload IS NULL, p.payload,
+  p.pos, p.attempts
+FROM "order ""x""_parked" AS p
+WHERE p.lane = ?1 AND p.key_hash = ?2 AND p.state = 'held'
+  AND p.seq < ifnull((SELECT min(b.seq) FROM "order ""x""_parked" AS b
+                      WHERE b.lane = ?1 AND b.key_hash = ?2 AND b.blocking = 1 AND b.seq > ?3), 9223372036854775807)
+ORDER BY p.seq
+LIMIT ?4;
+
+-- ready
+SELECT
+  r.lane, r.seq, r.id, r.topic, r.key, r.key_hash, r.type, r.content_type, r.headers,
+  r.created_at, ifnull(r.revision, 0), r.replay, max(0, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - r.ready_at), r.payload IS NULL,
+  CASE WHEN EXISTS (SELECT 1 FROM "order ""x""_parked" AS p
+                    WHERE p.lane = r.lane AND p.key_hash = r.key_hash AND p.blocking = 1) THEN NULL ELSE r.payload END,
+  EXISTS (SELECT 1 FROM "order ""x""_parked" AS p
+          WHERE p.lane = r.lane AND p.key_hash = r.key_hash AND p.blocking = 1)
+FROM "order ""x""" AS r
+WHERE r.lane = ?1 AND r.seq > ?2
+ORDER BY r.seq
+LIMIT ?3;
+
+-- settle
+UPDATE "order ""x""_lane" SET lease_until = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) + ?4, served_at = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+WHERE lane = ?1 AND owner = ?2 AND epoch = ?3;
+
+-- archiveReady
+INSERT INTO "order ""x""_done" (lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload, attempts, outcome)
+SELECT lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload, 1, 'published'
+FROM "order ""x"""
+WHERE +lane = ?1 AND seq IN (SELECT value FROM json_each(?2))
+ORDER BY seq;
+
+-- archiveParked
+INSERT INTO "order ""x""_done" (lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload, attempts, outcome, reason)
+SELECT lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload, attempts + 1, 'published', reason
+FROM "order ""x""_parked"
+WHERE +lane = ?1 AND pos IN (SELECT value FROM json_each(?2))
+ORDER BY seq;
+
+-- deleteReady
+DELETE FROM "order ""x""" WHERE +lane = ?1 AND seq IN (SELECT value FROM json_each(?2));
+
+-- deleteParked
+DELETE FROM "order ""x""_parked" WHERE +lane = ?1 AND pos IN (SELECT value FROM json_each(?2))
+RETURNING key_hash;
+
+-- parkFailed
+INSERT INTO "order ""x""_parked" (lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload, state, blocking, attempts, available_at, reason)
+SELECT lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload,
+  f.state, CASE WHEN key_hash IS NULL THEN 0 ELSE f.blocking END, f.attempts, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) + f.delay, f.reason
+FROM (
+  SELECT value ->> 'row' AS row, value ->> 'state' AS state, value ->> 'blocking' AS blocking,
+    value ->> 'attempts' AS attempts, value ->> 'delay' AS delay, value ->> 'reason' AS reason
+  FROM json_each(?2)) AS f CROSS JOIN "order ""x""" ON seq = f.row
+WHERE +lane = ?1
+ORDER BY seq
+RETURNING key_hash;
+
+-- failParked
+UPDATE "order ""x""_parked" SET
+  state = f.state, blocking = CASE WHEN key_hash IS NULL THEN 0 ELSE f.blocking END, attempts = f.attempts,
+  available_at = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) + f.delay, reason = f.reason
+FROM (
+  SELECT value ->> 'row' AS row, value ->> 'state' AS state, value ->> 'blocking' AS blocking,
+    value ->> 'attempts' AS attempts, value ->> 'delay' AS delay, value ->> 'reason' AS reason
+  FROM json_each(?2)) AS f
+WHERE pos = f.row AND +lane = ?1
+RETURNING key_hash;
+
+-- hold
+INSERT INTO "order ""x""_parked" (lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload, state)
+SELECT lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload, 'held'
+FROM "order ""x"""
+WHERE +lane = ?1 AND seq IN (SELECT value FROM json_each(?2))
+ORDER BY seq
+RETURNING key_hash;
+
+-- demote
+UPDATE "order ""x""_parked" SET state = 'held', blocking = 0, available_at = NULL
+WHERE pos IN (
+  SELECT b.pos FROM json_each(?2) AS k CROSS JOIN "order ""x""_parked" AS b
+  WHERE b.lane = ?1 AND b.key_hash = k.value AND b.blocking = 1 AND +b.state = 'retry'
+    AND (EXISTS (SELECT 1 FROM "order ""x""_parked" AS o
+                 WHERE o.lane = ?1 AND o.key_hash = k.value AND o.blocking = 1 AND o.seq < b.seq)
+      OR EXISTS (SELECT 1 FROM "order ""x""_parked" AS o
+                 WHERE o.lane = ?1 AND o.key_hash = k.value AND o.state = 'held' AND o.seq < b.seq)));
+
+-- promote
+UPDATE "order ""x""_parked" SET state = 'retry', blocking = 1, available_at = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
+WHERE pos IN (
+  SELECT h.pos FROM json_each(?2) AS k CROSS JOIN "order ""x""_parked" AS h
+  WHERE h.pos = (SELECT f.pos FROM "order ""x""_parked" AS f
+                 WHERE f.lane = ?1 AND f.key_hash = k.value AND f.state = 'held' ORDER BY f.seq LIMIT 1)
+    AND NOT EXISTS (SELECT 1 FROM "order ""x""_parked" AS b
+                    WHERE b.lane = ?1 AND b.key_hash = k.value AND b.blocking = 1 AND b.seq < h.seq));
+
+-- stats
+SELECT
+  (SELECT count(*) FROM (SELECT 1 FROM "order ""x""" LIMIT ?1)),
+  (SELECT count(*) FROM (SELECT 1 FROM "order ""x""_lane" AS l CROSS JOIN "order ""x""_parked" AS p
+                         WHERE p.lane = l.lane AND p.state = 'scheduled' LIMIT ?1)),
+  (SELECT count(*) FROM (SELECT 1 FROM "order ""x""_lane" AS l CROSS JOIN "order ""x""_parked" AS p
+                         WHERE p.lane = l.lane AND p.state = 'retry' LIMIT ?1)),
+  (SELECT count(*) FROM (SELECT 1 FROM "order ""x""_lane" AS l CROSS JOIN "order ""x""_parked" AS p
+                         WHERE p.lane = l.lane AND p.state = 'held' LIMIT ?1)),
+  (SELECT count(*) FROM (SELECT 1 FROM "order ""x""_lane" AS l CROSS JOIN "order ""x""_parked" AS p
+                         WHERE p.lane = l.lane AND p.state = 'dead' LIMIT ?1)),
+  (SELECT count(*) FROM (SELECT DISTINCT lane, key_hash FROM "order ""x""_parked" WHERE blocking = 1 LIMIT ?1)),
+  max(0, ifnull(max((CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - (SELECT r.ready_at FROM "order ""x""" AS r
+                                   WHERE r.lane = l.lane ORDER BY r.seq LIMIT 1)), 0),
+         ifnull(max((CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - (SELECT min(p.available_at) FROM "order ""x""_parked" AS p
+                                   WHERE p.lane = l.lane AND p.state = 'retry')), 0),
+         ifnull(max((CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - (SELECT min(p.available_at) FROM "order ""x""_parked" AS p
+                                   WHERE p.lane = l.lane AND p.state = 'scheduled')), 0)),
+  ifnull(sum(l.lease_until > (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)), 0),
+  ifnull(sum(l.lease_until <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AND l.owner <> ''), 0),
+  count(*)
+FROM "order ""x""_lane" AS l;
+
+-- parked
+SELECT
+  p.lane, ifnull(p.seq, 0), p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.headers,
+  p.created_at, ifnull(p.revision, 0), p.replay, max(0, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - p.created_at), p.payload IS NULL, p.payload,
+  p.pos, p.attempts,
+  p.state, p.blocking, ifnull(p.reason, ''), p.available_at - (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000), p.parked_at
+FROM "order ""x""_parked" AS p
+WHERE p.pos > ?;
+
+-- lanesOfIDs
+SELECT DISTINCT lane FROM "order ""x""_parked" WHERE true;
+
+-- lanesOf
+SELECT l.lane FROM "order ""x""_lane" AS l
+WHERE EXISTS (SELECT 1 FROM "order ""x""_parked" AS p WHERE p.lane = l.lane;
+
+-- lockLane
+UPDATE "order ""x""_lane" SET epoch = epoch WHERE lane = ?1;
+
+-- selectParkedOfIDs
+SELECT pos FROM "order ""x""_parked" WHERE +lane = ?;
+
+-- selectParked
+SELECT pos FROM "order ""x""_parked" WHERE lane = ?;
+
+-- requeueUnplaced
+UPDATE OR IGNORE "order ""x""_parked" SET state = 'scheduled', available_at = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000), attempts = 0
+WHERE pos IN (SELECT value FROM json_each(?1)) AND seq IS NULL;
+
+-- requeueKeyless
+UPDATE "order ""x""_parked" SET
+  state = 'retry', available_at = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000), attempts = CASE state WHEN 'dead' THEN 0 ELSE attempts END
+WHERE pos IN (SELECT value FROM json_each(?1)) AND seq IS NOT NULL AND key_hash IS NULL;
+
+-- requeueKeyed
+UPDATE "order ""x""_parked" SET
+  state = 'held', blocking = 0, available_at = NULL, attempts = CASE state WHEN 'dead' THEN 0 ELSE attempts END
+WHERE pos IN (SELECT value FROM json_each(?1)) AND seq IS NOT NULL AND key_hash IS NOT NULL
+RETURNING key_hash;
+
+-- discard
+INSERT INTO "order ""x""_done" (lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload, attempts, outcome, reason)
+SELECT lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload, attempts, 'discarded', reason
+FROM "order ""x""_parked"
+WHERE +lane = ?1 AND pos IN (SELECT value FROM json_each(?2))
+ORDER BY seq, pos;
+
+-- now
+SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000);
+
+-- selectDoneOfIDs
+SELECT done_at, pos FROM "order ""x""_done"
+WHERE (+done_at, +pos) > (?, ?) AND +done_at < ?;
+
+-- selectDone
+SELECT done_at, pos FROM "order ""x""_done"
+WHERE (done_at, pos) > (?, ?) AND done_at < ?;
+
+-- replay
+INSERT INTO "order ""x""" (lane, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload)
+SELECT lane, id, topic, key, key_hash, type, content_type, headers, created_at, revision,
+  1 + (SELECT max(o.replay) FROM "order ""x""_done" AS o WHERE o.id = d.id), payload
+FROM "order ""x""_done" AS d
+WHERE pos IN (SELECT value FROM json_each(?1))
+ORDER BY done_at, pos
+ON CONFLICT (id) DO NOTHING;
+
+-- purgeNeeded
+SELECT EXISTS (SELECT 1 FROM "order ""x""_done" WHERE done_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - ?1);
+
+-- purgeDone
+DELETE FROM "order ""x""_done" WHERE pos IN (
+  SELECT pos FROM "order ""x""_done" WHERE done_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - ?1 ORDER BY done_at, pos LIMIT ?2);
+
+-- claimPurgeNeeded
+SELECT EXISTS (SELECT 1 FROM "order ""x""_meta" WHERE purge_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000));
+
+-- claimPurge
+UPDATE "order ""x""_meta" SET purge_at = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) + ?1 WHERE purge_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000);
+
+-- record
+INSERT INTO "order ""x""_inbox" (consumer, message_id) VALUES (?1, ?2)
+ON CONFLICT (consumer, message_id) DO NOTHING;
+
+-- recorded
+SELECT EXISTS (SELECT 1 FROM "order ""x""_inbox" WHERE consumer = ?1 AND message_id = ?2);
+
+-- purgeInboxNeeded
+SELECT EXISTS (SELECT 1 FROM "order ""x""_inbox" WHERE recorded_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - ?1);
+
+-- purgeInbox
+DELETE FROM "order ""x""_inbox" WHERE (consumer, message_id) IN (
+  SELECT consumer, message_id FROM "order ""x""_inbox" WHERE recorded_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - ?1
+  ORDER BY recorded_at LIMIT ?2);
+
+-- readyValues
+(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- scheduledValues
+(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) + ?);
+
+-- hasID
+AND id IN (SELECT unhex(value) FROM json_each(?));
+
+-- hasKey
+AND lane = ? AND key_hash = ? AND key = ?;
+
+-- hasTopic
+AND topic = ?;
+
+-- hasType
+AND type = ?;
+
+-- hasState
+AND state IN (SELECT value FROM json_each(?));
+
+-- requeueable
+AND (state = 'dead' OR (state IN ('scheduled', 'retry') AND available_at > (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)));
+
+-- parkedOrder
+ORDER BY p.pos LIMIT ?;
+
+-- selectOrder
+ORDER BY seq IS NULL, seq, pos LIMIT ?;
+
+-- selectDoneOrder
+ORDER BY done_at, pos LIMIT ?;
+
