@@ -1,0 +1,230 @@
+package outbox_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/sqlite"
+)
+
+func open(t *testing.T, cfg outbox.Config) *outbox.Outbox {
+	t.Helper()
+	db, err := sqlite.Open(t.TempDir() + "/test.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	o, err := outbox.New(db, sqlite.New(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func migrated(t *testing.T, cfg outbox.Config) *outbox.Outbox {
+	t.Helper()
+	o := open(t, cfg)
+	if _, err := o.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func enqueue(t *testing.T, o *outbox.Outbox, messages ...outbox.Message) ([]uuid.UUID, error) {
+	t.Helper()
+	var ids []uuid.UUID
+	err := o.InTx(t.Context(), nil, func(ctx context.Context, tx *sql.Tx) (err error) {
+		ids, err = o.Enqueue(ctx, tx, messages...)
+		return err
+	})
+	return ids, err
+}
+
+// What breaks a limit is refused before anything is written, by its name.
+func TestEnqueueNamesTheField(t *testing.T) {
+	good := outbox.Message{Topic: "orders", Type: "placed"}
+	long := strings.Repeat("x", 600)
+	for _, c := range []struct {
+		field string
+		spoil func(*outbox.Message)
+	}{
+		{"topic", func(m *outbox.Message) { m.Topic = "" }},
+		{"topic", func(m *outbox.Message) { m.Topic = long }},
+		{"topic", func(m *outbox.Message) { m.Topic = "a\x00b" }},
+		{"type", func(m *outbox.Message) { m.Type = "" }},
+		{"type", func(m *outbox.Message) { m.Type = "\xff" }},
+		{"type", func(m *outbox.Message) { m.Type = long }},
+		{"content type", func(m *outbox.Message) { m.ContentType = long }},
+		{"key", func(m *outbox.Message) { m.Key = long }},
+		{"key", func(m *outbox.Message) { m.Key = "\xff" }},
+		{"key", func(m *outbox.Message) { m.Key, m.EmptyKey = "k", true }},
+		{"payload", func(m *outbox.Message) { m.Payload = make([]byte, 1<<20+1) }},
+		{"headers", func(m *outbox.Message) { m.Headers = map[string]string{"a b": "c"} }},
+		{"headers", func(m *outbox.Message) { m.Headers = map[string]string{"": "c"} }},
+		{"headers", func(m *outbox.Message) { m.Headers = map[string]string{"a": "b\r\nc"} }},
+		{"headers", func(m *outbox.Message) { m.Headers = map[string]string{"a": "\xff"} }},
+		{"headers", func(m *outbox.Message) { m.Headers = map[string]string{"a": strings.Repeat("x", 20_000)} }},
+		{"revision", func(m *outbox.Message) { m.Revision = -1 }},
+		{"delay", func(m *outbox.Message) { m.Delay = -time.Second }},
+	} {
+		o := open(t, outbox.Config{})
+		bad := good
+		c.spoil(&bad)
+		_, err := o.Enqueue(t.Context(), nil, good, bad) // no transaction: nothing may be written
+		var invalid *outbox.InvalidError
+		if !errors.As(err, &invalid) || !errors.Is(err, outbox.ErrInvalid) {
+			t.Errorf("%s: got error %v, want an InvalidError", c.field, err)
+			continue
+		}
+		if invalid.Field != c.field || invalid.Index != 1 {
+			t.Errorf("got field %q of message %d, want %q of message 1", invalid.Field, invalid.Index, c.field)
+		}
+		if strings.Contains(err.Error(), long[:100]) {
+			t.Errorf("%s: the error holds the field's content", c.field)
+		}
+	}
+}
+
+func TestLimitsAreConfigurable(t *testing.T) {
+	o := migrated(t, outbox.Config{Limits: outbox.Limits{Payload: 5 << 20, Key: 3}})
+	if _, err := enqueue(t, o, outbox.Message{Topic: "t", Type: "t", Key: "abc", Payload: make([]byte, 5<<20)}); err != nil {
+		t.Errorf("at the limits: %v", err)
+	}
+	if _, err := enqueue(t, o, outbox.Message{Topic: "t", Type: "t", Key: "abcd"}); !errors.Is(err, outbox.ErrInvalid) {
+		t.Errorf("over the limit of the key: %v", err)
+	}
+	db, err := sqlite.Open(t.TempDir() + "/test.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	_, err = outbox.New(db, sqlite.New(), outbox.Config{Lanes: -1, Limits: outbox.Limits{Key: 5000, Payload: -1}})
+	for _, want := range []string{"key", "payload", "lanes"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not name %s", err, want)
+		}
+	}
+}
+
+func TestDuplicateIDIsTyped(t *testing.T) {
+	o := migrated(t, outbox.Config{})
+	m := outbox.Message{ID: uuid.New(), Topic: "t", Type: "t"}
+	if _, err := enqueue(t, o, m); err != nil {
+		t.Fatal(err)
+	}
+	_, err := enqueue(t, o, m)
+	var e *outbox.Error
+	if !errors.Is(err, outbox.ErrDuplicateID) || !errors.As(err, &e) || e.Class != dialect.Duplicate || e.Op != "enqueue" {
+		t.Errorf("got %v (%+v), want ErrDuplicateID of enqueue", err, e)
+	}
+}
+
+func TestInjectedHeaders(t *testing.T) {
+	type traceKey struct{}
+	o := migrated(t, outbox.Config{Inject: func(ctx context.Context, headers map[string]string) {
+		if v, ok := ctx.Value(traceKey{}).(string); ok {
+			headers["traceparent"] = v
+		}
+		headers["origin"] = "hook"
+	}})
+	own := map[string]string{"origin": "message"}
+	ctx := context.WithValue(t.Context(), traceKey{}, "00-abc-def-01")
+	err := o.InTx(ctx, nil, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := o.Enqueue(ctx, tx, outbox.Message{Topic: "t", Type: "t", Headers: own, Delay: time.Hour})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	parked, err := o.Parked(t.Context(), outbox.Filter{}, 0, 10)
+	if err != nil || len(parked) != 1 {
+		t.Fatalf("parked: %v, %v", parked, err)
+	}
+	if want := `{"origin":"message","traceparent":"00-abc-def-01"}`; parked[0].Headers != want {
+		t.Errorf("got headers %s, want %s", parked[0].Headers, want)
+	}
+	if len(own) != 1 {
+		t.Error("the caller's map was changed")
+	}
+}
+
+func TestCheckNamesTheRemedy(t *testing.T) {
+	o := open(t, outbox.Config{})
+	if err := o.Check(t.Context()); !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), "outbox migrate") {
+		t.Errorf("before migrate: %v", err)
+	}
+	if _, err := o.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Check(t.Context()); err != nil {
+		t.Errorf("after migrate: %v", err)
+	}
+	other, err := outbox.New(o.DB(), sqlite.New(), outbox.Config{Lanes: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Check(t.Context()); !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), "16 lanes") {
+		t.Errorf("wrong number of lanes: %v", err)
+	}
+	if _, err := enqueue(t, other, outbox.Message{Topic: "t", Type: "t", Key: "7"}); err == nil {
+		// With 8 lanes the key's lane differs from that with 16 for about half of
+		// all keys; this one's does.
+		if dialect.LaneOfKey(dialect.KeyHash("7"), 8) != dialect.LaneOfKey(dialect.KeyHash("7"), 16) {
+			t.Error("the database took a message in the wrong lane")
+		}
+	}
+}
+
+func TestEmptyFilterChangesNothing(t *testing.T) {
+	o := migrated(t, outbox.Config{})
+	for name, f := range map[string]func(context.Context, outbox.Filter, int) (int, error){
+		"requeue": o.Requeue, "discard": o.Discard, "replay": o.Replay,
+	} {
+		if _, err := f(t.Context(), outbox.Filter{}, 0); !errors.Is(err, outbox.ErrInvalid) {
+			t.Errorf("%s with an empty filter: %v, want ErrInvalid", name, err)
+		}
+	}
+	if _, err := o.Requeue(t.Context(), outbox.Filter{States: []string{"asleep"}}, 0); !errors.Is(err, outbox.ErrInvalid) {
+		t.Errorf("unknown state: %v, want ErrInvalid", err)
+	}
+}
+
+// Without states or ids only dead messages are meant: scheduled ones would
+// otherwise go early.
+func TestRequeueAllLeavesScheduledAlone(t *testing.T) {
+	o := migrated(t, outbox.Config{})
+	ids, err := enqueue(t, o, outbox.Message{Topic: "t", Type: "t", Delay: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := o.Requeue(t.Context(), outbox.Filter{All: true}, 0); n != 0 || err != nil {
+		t.Errorf("requeue all: %d, %v, want 0", n, err)
+	}
+	if n, err := o.Discard(t.Context(), outbox.Filter{All: true}, 0); n != 0 || err != nil {
+		t.Errorf("discard all: %d, %v, want 0", n, err)
+	}
+	if n, err := o.Requeue(t.Context(), outbox.Filter{IDs: ids}, 0); n != 1 || err != nil {
+		t.Errorf("requeue by id: %d, %v, want 1", n, err)
+	}
+}
+
+// Wake reaches every subscriber until it stops.
+func TestWake(t *testing.T) {
+	o := open(t, outbox.Config{})
+	n := 0
+	stop := o.OnWake(func() { n++ })
+	o.Wake()
+	stop()
+	o.Wake()
+	if n != 1 {
+		t.Errorf("woken %d times, want 1", n)
+	}
+}
