@@ -310,6 +310,26 @@ func TestCommitStaysUnknown(t *testing.T) {
 	})
 }
 
+// TestCommitIsKnownAgain: the handler ran a second time, so the first commit was
+// undone, and the handler's own error is what counts.
+func TestCommitIsKnownAgain(t *testing.T) {
+	everywhere(t, func(t *testing.T, g target) {
+		commits := &commits{connect: g.connect, plan: []fate{undone}}
+		g.dialect = faultyDialect{Dialect: g.dialect}
+		unhappy := errors.New("unhappy")
+		runs := 0
+		_, err := g.inbox(t, inbox.Config{}).Handle(t.Context(), commits.open(t), "billing", "m1", func(context.Context, *sql.Tx) error {
+			if runs++; runs == 2 {
+				return unhappy
+			}
+			return nil
+		})
+		if err != unhappy { //nolint:errorlint // it must be the handler's own
+			t.Errorf("got %v after %d runs", err, runs)
+		}
+	})
+}
+
 // TestContextEndsWithCommit ends the context while the commit is under way: what
 // became of it is found out all the same, and nothing new is begun.
 func TestContextEndsWithCommit(t *testing.T) {
