@@ -19,7 +19,7 @@ conformance: ## the conformance suite on every engine that is there
 	go test -race -count=1 -run Conformance -v ./...
 
 lint: ## all linters
-	$(TOOL) golangci-lint run
+	$(TOOL) golangci-lint run --allow-serial-runners
 
 FUZZTIME ?= 20s
 fuzz: ## each fuzz target for FUZZTIME (20s)
