@@ -33,6 +33,7 @@ type rule struct {
 // architecture when it is made.
 var rules = []rule{
 	{folder: "dialect"},
+	{folder: "internal/demo", own: []string{".", "dialect", "inbox"}, others: []string{"github.com/google/uuid"}},
 	{folder: "internal", own: []string{"dialect"}},
 
 	{folder: "postgres", own: []string{"dialect", "internal"}, others: []string{"github.com/jackc/pgx/v5"}},
@@ -44,7 +45,7 @@ var rules = []rule{
 	{folder: ".", own: []string{"dialect", "internal"}, others: []string{"github.com/google/uuid"}},
 	{folder: "relay", own: []string{".", "dialect", "internal"}, others: []string{"github.com/google/uuid"}},
 	{folder: "inbox", own: []string{".", "dialect", "internal"}, others: []string{"github.com/google/uuid"}},
-	{folder: "outboxtest", own: []string{".", "dialect", "relay", "inbox", "internal"}, others: []string{"github.com/google/uuid"}},
+	{folder: "outboxtest", own: []string{".", "dialect", "relay", "inbox", "sqlite", "internal"}, others: []string{"github.com/google/uuid"}},
 	{folder: "publish", own: []string{".", "relay", "publish", "internal"}, others: []string{"*"}},
 	{folder: "telemetry", own: []string{".", "relay", "inbox", "internal"}, others: []string{"go.opentelemetry.io/otel"}},
 
