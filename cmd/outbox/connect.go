@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/postgres"
+	"github.com/outbox-suite/outbox/sqlite"
+)
+
+// engine says which DSNs are an engine's. It is the one place that maps schemes
+// to engines.
+type engine struct {
+	name    string
+	schemes []string
+	form    string                 // of its DSNs, for the help
+	dialect func() dialect.Dialect // nil: not in this version
+	open    func(dsn string) (*sql.DB, error)
+	// file returns the path of an embedded database; nil for a server.
+	file func(dsn string) string
+}
+
+var engines = []engine{
+	{
+		name: "postgres", schemes: []string{"postgres", "postgresql"}, form: "postgres://user:password@host:5432/database?option=value",
+		dialect: postgres.New, open: postgres.Open,
+	},
+	{
+		name: "sqlite", schemes: []string{"sqlite"}, form: "sqlite:path/to/file.db",
+		dialect: func() dialect.Dialect { return sqlite.New() },
+		open:    func(dsn string) (*sql.DB, error) { return sqlite.Open(sqlitePath(dsn)) },
+		file:    sqlitePath,
+	},
+	{name: "mysql", schemes: []string{"mysql", "mariadb"}},
+	{name: "sqlserver", schemes: []string{"sqlserver", "mssql"}},
+	{name: "oracle", schemes: []string{"oracle"}},
+}
+
+// sqlitePath is what stands behind sqlite: or, as some write it, sqlite://.
+func sqlitePath(dsn string) string {
+	_, path, _ := strings.Cut(dsn, ":")
+	return strings.TrimPrefix(path, "//")
+}
+
+func dsnForms() string {
+	var b strings.Builder
+	var later []string
+	for _, e := range engines {
+		if e.dialect == nil {
+			later = append(later, e.name)
+			continue
+		}
+		fmt.Fprintf(&b, "  %s\n", e.form)
+	}
+	if len(later) > 0 {
+		fmt.Fprintf(&b, "  not in this version yet: %s\n", strings.Join(later, ", "))
+	}
+	return b.String()
+}
+
+// engineOf finds the engine of a DSN. No error shows the DSN.
+func engineOf(dsn string) (engine, error) {
+	scheme, _, found := strings.Cut(dsn, ":")
+	if dsn == "" {
+		return engine{}, usagef("no database: set OUTBOX_DSN or give --dsn, for example sqlite:orders.db")
+	}
+	if found {
+		for _, e := range engines {
+			for _, s := range e.schemes {
+				if strings.EqualFold(scheme, s) {
+					return e, e.supported()
+				}
+			}
+		}
+	}
+	return engine{}, usagef("dsn does not begin with a scheme this program knows: write it as one of\n%s", dsnForms())
+}
+
+func engineNamed(name string) (engine, error) {
+	var names []string
+	for _, e := range engines {
+		if e.name == name {
+			return e, e.supported()
+		}
+		names = append(names, e.name)
+	}
+	return engine{}, usagef("engine %s is unknown: use one of %s", shown(name), strings.Join(names, ", "))
+}
+
+func (e engine) supported() error {
+	if e.dialect == nil {
+		return usagef("%s is not supported by this version yet", e.name)
+	}
+	return nil
+}
+
+// target are the flags that say which outbox is meant.
+type target struct {
+	dsn, schema, prefix string
+	lanes               int
+	limits              outbox.Limits
+}
+
+func (t *target) flags(fs *flag.FlagSet) {
+	fs.StringVar(&t.dsn, "dsn", "", "the database, for example `sqlite:orders.db`; better given in OUTBOX_DSN, where no process list shows it")
+	fs.StringVar(&t.schema, "schema", "", "the `name` of the schema that holds the tables; default: the session's")
+	fs.StringVar(&t.prefix, "prefix", "", "the `name` that the tables begin with; default: outbox")
+	fs.Func("lanes", "how many lanes the schema has, a `number`; default: what the database says, and 16 for a new schema", func(s string) error {
+		var err error
+		t.lanes, err = parseLanes(s)
+		return err
+	})
+}
+
+func parseLanes(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 || n > dialect.MaxLanes {
+		return 0, fmt.Errorf("give a number from 1 to %d", dialect.MaxLanes)
+	}
+	return n, nil
+}
+
+// fromEnv fills in what no flag gave.
+func (t *target) fromEnv(getenv func(string) string) error {
+	for _, v := range []struct {
+		name  string
+		value *string
+	}{{"OUTBOX_DSN", &t.dsn}, {"OUTBOX_SCHEMA", &t.schema}, {"OUTBOX_PREFIX", &t.prefix}} {
+		if *v.value == "" {
+			*v.value = getenv(v.name)
+		}
+	}
+	if s := getenv("OUTBOX_LANES"); t.lanes == 0 && s != "" {
+		n, err := parseLanes(s)
+		if err != nil {
+			return usagef("OUTBOX_LANES: %w", err)
+		}
+		t.lanes = n
+	}
+	return nil
+}
+
+// opened is an outbox and what stands in its database.
+type opened struct {
+	*outbox.Outbox
+	found dialect.Inspection
+}
+
+// close closes the database. Nothing is pending then, so nothing can be lost.
+func (o *opened) close() { _ = o.DB().Close() }
+
+// inspect opens the outbox with as many lanes as it has, whatever the state of
+// the database.
+func (t *target) inspect(ctx context.Context, p *process) (*opened, error) {
+	if err := t.fromEnv(p.getenv); err != nil {
+		return nil, err
+	}
+	e, err := engineOf(t.dsn)
+	if err != nil {
+		return nil, err
+	}
+	db, err := e.open(t.dsn)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	o, err := t.bind(ctx, db, e)
+	if err != nil {
+		_ = db.Close()
+		return nil, err
+	}
+	return o, nil
+}
+
+func (t *target) bind(ctx context.Context, db *sql.DB, e engine) (*opened, error) {
+	cfg := outbox.Config{Schema: t.schema, Prefix: t.prefix, Lanes: t.lanes, Limits: t.limits}
+	o, err := outbox.New(db, e.dialect(), cfg)
+	if err != nil {
+		return nil, err
+	}
+	found, err := o.Inspect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if t.lanes == 0 && found.Version > 0 && found.Lanes > 0 && found.Lanes != o.Tables().Lanes {
+		cfg.Lanes = found.Lanes
+		if o, err = outbox.New(db, e.dialect(), cfg); err != nil {
+			return nil, err
+		}
+	}
+	return &opened{Outbox: o, found: found}, nil
+}
+
+// open opens an outbox whose database is ready.
+func (t *target) open(ctx context.Context, p *process) (*opened, error) {
+	if err := t.exists(p); err != nil {
+		return nil, err
+	}
+	o, err := t.inspect(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	if err := o.Check(ctx); err != nil {
+		o.close()
+		return nil, err
+	}
+	return o, nil
+}
+
+// exists refuses the file of an embedded database that is not there, since
+// opening it would make an empty one.
+func (t *target) exists(p *process) error {
+	if err := t.fromEnv(p.getenv); err != nil {
+		return err
+	}
+	e, err := engineOf(t.dsn)
+	if err != nil {
+		return err
+	}
+	if e.file == nil {
+		return nil
+	}
+	if _, err := os.Stat(e.file(t.dsn)); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("the database file does not exist: run `outbox migrate`, or check the path in the dsn")
+	}
+	return nil
+}

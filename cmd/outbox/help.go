@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"strings"
+)
+
+const exitCodes = `Exit codes:
+  0    done
+  1    failed; the reason is on standard error
+  2    called wrongly: an unknown command or flag, a bad value
+  3    a check ran and found something: health over its limit, a promise broken
+  130  interrupted by SIGINT (Ctrl-C) before it was done, 143 by SIGTERM;
+       relay stops in order at the first signal, with 0, and at once at the second
+`
+
+const environment = `Environment, where the flag is not given:
+  OUTBOX_DSN      --dsn, so that no password stands in the process list
+  OUTBOX_SCHEMA   --schema
+  OUTBOX_PREFIX   --prefix
+  OUTBOX_LANES    --lanes
+  OUTBOX_PUBLISH  --publish of relay
+`
+
+// overview is the text of `outbox help`.
+func overview() string {
+	var b strings.Builder
+	b.WriteString("outbox operates a transactional outbox.\n\nUsage:\n  outbox COMMAND [flags]\n\nCommands:\n")
+	for _, c := range commands() {
+		fmt.Fprintf(&b, "  %-12s %s\n", c.name, c.summary)
+	}
+	b.WriteString("\nA first run:\n" +
+		"  export OUTBOX_DSN=sqlite:orders.db\n" +
+		"  outbox migrate\n" +
+		"  echo '{\"topic\":\"orders\",\"key\":\"42\",\"type\":\"order.placed\",\"data\":{\"total\":7}}' | outbox enqueue\n" +
+		"  outbox relay --publish stdout: --until-empty\n\n")
+	fmt.Fprintf(&b, "DSNs:\n%s\n%s\n%s\n`outbox COMMAND --help` explains a command.\n", dsnForms(), environment, exitCodes)
+	return b.String()
+}
+
+func help(ctx context.Context, p *process, args []string) int {
+	if len(args) == 0 {
+		fmt.Fprint(p.stdout, overview())
+		return exitOK
+	}
+	return run(ctx, p, []string{args[0], "--help"})
+}
+
+// text is the help of a command with its flags.
+func (c command) text(fs *flag.FlagSet) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "outbox %s: %s.\n\nUsage:\n  outbox %s [flags]%s\n\n%s\n\nFlags:\n", c.name, c.summary, c.name, c.args, strings.TrimSpace(c.help))
+	fs.VisitAll(func(f *flag.Flag) {
+		value, usage := flag.UnquoteUsage(f)
+		if value != "" {
+			value = " " + value
+		}
+		fmt.Fprintf(&b, "  --%s%s\n", f.Name, value)
+		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" {
+			usage += fmt.Sprintf(" (default %s)", f.DefValue)
+		}
+		for _, line := range wrap(usage, 70) {
+			fmt.Fprintf(&b, "        %s\n", line)
+		}
+	})
+	return b.String()
+}
+
+// wrap breaks text into lines of at most width bytes, at spaces.
+func wrap(text string, width int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(line)+1+len(word) > width {
+			lines = append(lines, line)
+			line = ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	return append(lines, line)
+}

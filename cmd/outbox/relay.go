@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/outbox-suite/outbox/publish/cloudevents"
+	"github.com/outbox-suite/outbox/publish/file"
+	"github.com/outbox-suite/outbox/relay"
+)
+
+var relayCommand = command{
+	name: "relay", summary: "publish messages, until stopped or until there are none",
+	help: `
+Claims lanes, publishes their messages in order per key and settles them. Any
+number of relays may run on any number of machines; they share the lanes, and one
+that dies loses its lanes when its lease ends. Publishers:
+
+` + publisherForms + `
+SIGINT or SIGTERM stops it in order: nothing new is claimed, what is under way is
+finished and settled, and the exit code is 0. A second signal stops it at once.
+
+The log goes to standard error: no payload ever, keys only with --log-keys.
+The value of OUTBOX_WEBHOOK_AUTHORIZATION, if set, is sent to a webhook as its
+Authorization header.
+
+Example:
+  export OUTBOX_DSN=postgres://app:secret@db/shop
+  outbox relay --publish file:out.ndjson --workers 8 --until-empty`,
+	setup: func(fs *flag.FlagSet) action {
+		var c relayRun
+		c.flags(fs)
+		return c.run
+	},
+}
+
+type relayRun struct {
+	target    target
+	cfg       relay.Config
+	publish   string
+	source    string
+	retention retention
+	log       logFlags
+}
+
+func (c *relayRun) flags(fs *flag.FlagSet) {
+	c.target.flags(fs)
+	number := func(p *int, name, usage string) {
+		fs.Func(name, usage, func(s string) error {
+			n, err := strconv.Atoi(s)
+			if err != nil || n < 1 {
+				return errors.New("give a number above 0")
+			}
+			*p = n
+			return nil
+		})
+	}
+	duration := func(p *time.Duration, name, usage string) {
+		fs.Func(name, usage, func(s string) error {
+			d, err := time.ParseDuration(s)
+			if err != nil || d <= 0 {
+				return errors.New("give a duration above 0, for example 500ms or 15s")
+			}
+			*p = d
+			return nil
+		})
+	}
+	fs.StringVar(&c.publish, "publish", "", "where messages go, a `URL`: stdout: file:path http(s)://host/path discard:")
+	fs.StringVar(&c.source, "source", cloudevents.DefaultSource, "the source attribute of every CloudEvent, a `URI` reference")
+	fs.BoolVar(&c.cfg.UntilEmpty, "until-empty", false, "end when nothing is ready or due and no other relay holds a lane")
+	fs.StringVar(&c.cfg.Owner, "owner", "", "a `name` for this relay, unique among running ones; default: host, process and a random suffix")
+	number(&c.cfg.Workers, "workers", "how many lanes are worked on at a time, a `number` (default 4)")
+	number(&c.cfg.Batch, "batch", "the most messages read and settled at a time, a `number` (default 500)")
+	fs.Func("batch-bytes", "the most payload and headers read at a time, in `bytes` (default 16777216)", func(s string) error {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || n < 1 {
+			return errors.New("give a number of bytes above 0")
+		}
+		c.cfg.BatchBytes = n
+		return nil
+	})
+	duration(&c.cfg.Lease, "lease", "how long the lanes of a relay that died wait for another, a `duration` of 1s or more (default 15s)")
+	duration(&c.cfg.Turn, "turn", "how long to stay in a lane that does not get empty, a `duration` (default 2s)")
+	duration(&c.cfg.PollMin, "poll-min", "the first pause after a poll that found nothing, a `duration` (default 25ms)")
+	duration(&c.cfg.PollMax, "poll-max", "the longest pause, a `duration` (default 1s)")
+	fs.BoolVar(&c.cfg.Listen, "listen", false, "also wake up at the engine's signals, where it has them")
+	duration(&c.cfg.PublishTimeout, "publish-timeout", "how long one call of the publisher may take, a `duration` (default 10s)")
+	number(&c.cfg.PublishConcurrency, "publish-concurrency", "the most calls of the publisher at a time, per worker, a `number` (default 32)")
+	number(&c.cfg.PublishSize, "publish-size", "the most messages in one call, a `number` (default 500, webhooks 1)")
+	number(&c.cfg.MaxAttempts, "max-attempts", "after how many failed attempts a message is dead, a `number` (default 20)")
+	duration(&c.cfg.RetryMin, "retry-min", "the first ceiling of the random delay before a retry, a `duration` (default 1s)")
+	duration(&c.cfg.RetryMax, "retry-max", "the last ceiling, a `duration` (default 5m)")
+	duration(&c.cfg.BreakerMin, "breaker-min", "the first pause after the publisher was unavailable, a `duration` (default 500ms)")
+	duration(&c.cfg.BreakerMax, "breaker-max", "the longest such pause, a `duration` (default 30s)")
+	fs.Func("on-dead", "what becomes of newer messages of a dead message's key: `hold` or pass (default hold)", func(s string) error {
+		switch s {
+		case "hold":
+			c.cfg.OnDead = relay.HoldKey
+		case "pass":
+			c.cfg.OnDead = relay.PassKey
+		default:
+			return errors.New("use hold or pass")
+		}
+		return nil
+	})
+	fs.Var(&c.retention, "retention", "how long published messages are kept in done, a `duration`; 0 deletes them at once (default 24h)")
+	duration(&c.cfg.PurgeEvery, "purge-every", "how often what is past the retention is deleted, a `duration` of 1s or more (default 1m)")
+	duration(&c.cfg.Grace, "grace", "how long a stop waits for publishes under way, a `duration` (default 10s)")
+	c.log.flags(fs)
+}
+
+// retention is Config.Retention as a flag, where 0 keeps nothing.
+type retention struct{ time.Duration }
+
+func (r *retention) String() string { return "" }
+
+func (r *retention) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if s == "0" {
+		d, err = 0, nil
+	}
+	switch {
+	case err != nil || d < 0:
+		return errors.New("give a duration, for example 72h, or 0 to keep nothing")
+	case d == 0:
+		d = relay.NoRetention
+	}
+	r.Duration = d
+	return nil
+}
+
+func (c *relayRun) run(ctx context.Context, p *process) error {
+	log, err := c.log.logger(p.stderr)
+	if err != nil {
+		return err
+	}
+	if c.publish == "" {
+		c.publish = p.getenv("OUTBOX_PUBLISH")
+	}
+	c.cfg.Retention = c.retention.Duration
+	publisher, err := openPublisher(p, c.publish, c.source, &c.cfg)
+	if err != nil {
+		return err
+	}
+	o, err := c.target.open(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer o.close()
+
+	// When the reader of our output goes away, we stop in order instead of dying
+	// with our lanes held.
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	if s, ok := publisher.(*file.Stream); ok {
+		publisher = untilClosed{s, stop}
+	}
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, syscall.SIGPIPE)
+	defer signal.Stop(broken)
+
+	tally := &tally{log: log, keys: c.log.keys}
+	c.cfg.Observer = tally
+	r, err := relay.New(o.Outbox, publisher, c.cfg)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	log.Info("relay started", "engine", o.Dialect().Name(), "server", o.found.Server, "lanes", o.Tables().Lanes)
+	if err := r.Run(ctx); err != nil {
+		return err
+	}
+	log.Info("relay stopped", slog.Int64("published", tally.published.Load()), slog.Int64("failed", tally.failed.Load()),
+		slog.Int64("dead", tally.died.Load()), slog.Duration("took", time.Since(began).Round(time.Millisecond)))
+	if errors.Is(context.Cause(ctx), errClosed) {
+		return errClosed
+	}
+	return nil
+}
+
+var errClosed = errors.New("standard output was closed by its reader")
+
+// untilClosed stops the relay when the stream it writes to is closed for good.
+type untilClosed struct {
+	*file.Stream
+	stop context.CancelCauseFunc
+}
+
+// Publish publishes.
+func (u untilClosed) Publish(ctx context.Context, messages []relay.Message) []error {
+	errs := u.Stream.Publish(ctx, messages)
+	for _, err := range errs {
+		if errors.Is(err, syscall.EPIPE) {
+			u.stop(errClosed)
+		}
+	}
+	return errs
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+
+	"github.com/outbox-suite/outbox"
+)
+
+var requeueCommand = command{
+	name: "requeue", summary: "try parked messages again now",
+	help: `
+Makes parked messages due at once and forgets their failed attempts: dead ones,
+and with --state or --id also retry and scheduled ones that are not due yet. Held
+ones follow by themselves. Messages of one key keep their order, before newer ones.
+It is safe beside running relays. Give something that selects, or --all.
+
+Example:
+  outbox requeue --topic orders --dry-run
+  outbox requeue --topic orders`,
+	setup: changeSetup("requeued", func(o *opened) change { return o.Requeue }, func(m outbox.Parked) bool {
+		switch m.State {
+		case outbox.Dead:
+			return true
+		case outbox.Retry, outbox.Scheduled:
+			return m.DueIn.Valid && m.DueIn.V > 0
+		}
+		return false
+	}),
+}
+
+var discardCommand = command{
+	name: "discard", summary: "give parked messages up",
+	help: `
+Gives parked messages up: they go to done, where replay finds them until the
+retention ends, and what waited behind them goes on. Without --state or --id only
+dead messages are meant. It is safe beside running relays. Give something that
+selects, or --all.
+
+Example:
+  outbox discard --id 0199d3c5-6a4e-7c1e-9a53-0d5b8a3f9a11`,
+	setup: changeSetup("discarded", func(o *opened) change { return o.Discard }, func(outbox.Parked) bool { return true }),
+}
+
+// change is an operator's command on parked messages.
+type change func(ctx context.Context, f outbox.Filter, limit int) (int, error)
+
+// changeSetup is the setup of a command that changes parked messages. affects
+// tells which of the messages selected it would change.
+func changeSetup(done string, pick func(*opened) change, affects func(outbox.Parked) bool) func(*flag.FlagSet) action {
+	return func(fs *flag.FlagSet) action {
+		var t target
+		var f filterFlags
+		t.flags(fs)
+		f.flags(fs)
+		f.states(fs, "messages in this `state`: scheduled, retry, held or dead; may be repeated; default: dead, and any with --id")
+		limit := limitFlag(fs)
+		dryRun := fs.Bool("dry-run", false, "change nothing, say how many it would be now")
+		asJSON := fs.Bool("json", false, "print a JSON object with the number")
+		return func(ctx context.Context, p *process) error {
+			if *limit < 0 {
+				return usagef("limit is %d: give a number above 0, or 0 for all", *limit)
+			}
+			if !selects(f.Filter) {
+				return usagef("nothing is selected: give --id, --key, --topic, --type or --state, or --all")
+			}
+			o, err := t.open(ctx, p)
+			if err != nil {
+				return err
+			}
+			defer o.close()
+			if *dryRun {
+				n, err := countParked(ctx, o, f.Filter, *limit, affects)
+				if err != nil {
+					return err
+				}
+				if *asJSON {
+					return writeJSON(p.stdout, map[string]any{"would_be_" + done: n})
+				}
+				_, err = fmt.Fprintf(p.stdout, "%s would be %s\n", messages(n), done)
+				return err
+			}
+			n, err := pick(o)(ctx, f.Filter, *limit)
+			return changed(p, done, n, err, *asJSON)
+		}
+	}
+}
+
+// selects tells whether a flag selects anything.
+func selects(f outbox.Filter) bool {
+	return f.All || len(f.IDs)+len(f.States) > 0 || f.Key != "" || f.EmptyKey || f.Topic != "" || f.Type != "" ||
+		f.Since > 0 || f.Until > 0
+}
+
+// changed says how many messages were changed, also when an error ended it.
+func changed(p *process, done string, n int, err error, asJSON bool) error {
+	if err != nil {
+		return fmt.Errorf("%w (%s %s before)", err, messages(n), done)
+	}
+	if asJSON {
+		return writeJSON(p.stdout, map[string]any{done: n})
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s %s\n", messages(n), done)
+	return err
+}
+
+// countParked counts what a change would affect.
+func countParked(ctx context.Context, o *opened, f outbox.Filter, limit int, affects func(outbox.Parked) bool) (int, error) {
+	if len(f.States) == 0 && len(f.IDs) == 0 {
+		f.States = []string{outbox.Dead} // as the commands have it
+	}
+	const page = 1000
+	n, after := 0, int64(0)
+	for {
+		list, err := o.Parked(ctx, f, after, page)
+		if err != nil {
+			return n, err
+		}
+		for _, m := range list {
+			if affects(m) {
+				if n++; n == limit {
+					return n, nil
+				}
+			}
+			after = m.Pos
+		}
+		if len(list) < page {
+			return n, nil
+		}
+	}
+}
