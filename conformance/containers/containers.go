@@ -31,7 +31,7 @@ const (
 
 const (
 	pullTimeout  = 5 * time.Minute
-	startTimeout = time.Minute // PostgreSQL needs three seconds
+	startTimeout = 3 * time.Minute // PostgreSQL needs three seconds, on a busy machine more
 	pollInterval = 50 * time.Millisecond
 )
 

@@ -105,8 +105,12 @@ func Servers(tb testing.TB, engine string) []*Server {
 	why := strings.Join(strings.Fields(strings.Join(f.notRun, "; ")), " ")
 	switch remedy := remedy(engine); {
 	case len(missing) > 0:
-		tb.Fatalf("%s requires %s, which this run does not have (%s). %s",
-			envRequire, strings.Join(missing, " and "), why, remedy)
+		var have []string
+		for _, s := range f.servers {
+			have = append(have, s.String())
+		}
+		tb.Fatalf("%s requires %s, but there is only %q; not run: %q. %s",
+			envRequire, strings.Join(missing, " and "), have, why, remedy)
 	case len(f.servers) == 0:
 		tb.Skipf("not run on %s: %s. %s", engine, why, remedy)
 	case why != "":

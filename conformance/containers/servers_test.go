@@ -66,13 +66,13 @@ func TestServersMissing(t *testing.T) {
 			"the engine is required", "postgres",
 			[]string{"OUTBOX_REQUIRE=sqlite,postgres"},
 			false,
-			[]string{"FAIL", "requires postgres,", "OUTBOX_TEST_POSTGRES_DSN='postgres://"},
+			[]string{"FAIL", "requires postgres, but", "OUTBOX_TEST_POSTGRES_DSN='postgres://"},
 		},
 		{
 			"a version is required", "postgres",
 			[]string{"OUTBOX_REQUIRE=sqlite, postgres:15"},
 			false,
-			[]string{"FAIL", "requires postgres:15,"},
+			[]string{"FAIL", "requires postgres:15, but"},
 		},
 		{
 			"what is required does not exist", "postgres",
@@ -125,7 +125,7 @@ func TestServersWithoutImage(t *testing.T) {
 	if out, ok := probe(t, "postgres", noImage); !ok || !strings.Contains(out, "SKIP") {
 		t.Errorf("does not skip:\n%s", out)
 	}
-	if out, ok := probe(t, "postgres", noImage, "OUTBOX_REQUIRE=postgres"); ok || !strings.Contains(out, "requires postgres,") {
+	if out, ok := probe(t, "postgres", noImage, "OUTBOX_REQUIRE=postgres"); ok || !strings.Contains(out, "requires postgres, but") {
 		t.Errorf("does not fail where it is required:\n%s", out)
 	}
 }
@@ -141,7 +141,7 @@ func TestServersByDSN(t *testing.T) {
 			t.Errorf("does not find %v:\n%s", s, out)
 		}
 		out, ok = probe(t, "postgres", append(env, "OUTBOX_REQUIRE=postgres:"+major[:1])...)
-		if ok || !strings.Contains(out, "requires postgres:"+major[:1]+",") {
+		if ok || !strings.Contains(out, "requires postgres:"+major[:1]+", but") {
 			t.Errorf("takes version %s for version %s:\n%s", s.Version, major[:1], out)
 		}
 	}
