@@ -13,12 +13,16 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outbox-suite/outbox/conformance"
 	"github.com/outbox-suite/outbox/conformance/containers"
 	"github.com/outbox-suite/outbox/dialect"
 	"github.com/outbox-suite/outbox/postgres"
 )
 
-func TestMain(m *testing.M) { os.Exit(containers.Main(m)) }
+func TestMain(m *testing.M) {
+	conformance.Child(reopen)
+	os.Exit(containers.Main(m))
+}
 
 // fixture is an outbox of its own on one server.
 type fixture struct {

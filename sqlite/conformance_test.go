@@ -13,12 +13,21 @@ import (
 )
 
 func TestConformance(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "outbox.db")
-	conformance.Run(t, conformance.Target{
+	folder := t.TempDir()
+	at := func(target *conformance.Target, path string) {
+		target.Open = func(context.Context) (*sql.DB, error) { return sqlite.Open(path) }
+		target.Source = path
+	}
+	target := conformance.Target{
 		Dialect: sqlite.New(),
-		Open:    func(context.Context) (*sql.DB, error) { return sqlite.Open(path) },
-		Source:  path,
-	})
+		// A file of its own for each scenario: writers of one file wait for each other.
+		Place: func(_ context.Context, own *conformance.Target, suffix string) (func(context.Context) error, error) {
+			at(own, filepath.Join(folder, suffix+".db"))
+			return func(context.Context) error { return nil }, nil
+		},
+	}
+	at(&target, filepath.Join(folder, "outbox.db"))
+	conformance.Run(t, target)
 }
 
 // reopen opens the file in a child process of the suite.

@@ -15,9 +15,11 @@ import (
 	"syscall"
 
 	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/conformance"
 )
 
 func main() {
+	conformance.Child(reopen) // does not return in a child process of the suite
 	ctx, stop := signals(context.Background())
 	code := run(ctx, &process{
 		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv,
@@ -63,6 +65,7 @@ func commands() []command {
 		enqueueCommand, relayCommand,
 		statusCommand, healthCommand, parkedCommand,
 		requeueCommand, discardCommand, replayCommand, purgeCommand,
+		conformanceCommand, demoCommand,
 		versionCommand,
 	}
 }

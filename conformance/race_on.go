@@ -1,0 +1,6 @@
+//go:build race
+
+package conformance
+
+// raceEnabled makes loads small: everything is several times slower.
+const raceEnabled = true

@@ -1,0 +1,38 @@
+package conformance
+
+import (
+	"slices"
+	"time"
+)
+
+// Scenario is one promise and how it is tried.
+type Scenario struct {
+	// Name is Area/WhatHolds.
+	Name string
+	// Promise is the sentence that is broken when the scenario fails.
+	Promise string
+	// Needs are what the scenario cannot do without; none for the core.
+	Needs []Need
+	// Soak scenarios are left out of short runs.
+	Soak bool
+
+	// alone keeps other scenarios away from the server meanwhile.
+	alone bool
+	// timeout is the deadline around run. Default: 2m.
+	timeout time.Duration
+	// lanes is how many the scenario's tables have. Default: 8.
+	lanes int
+	run   func(t *trial)
+}
+
+// Scenarios returns all scenarios, in the order in which they are listed.
+func Scenarios() []Scenario { return slices.Clone(scenarios()) }
+
+// scenarios is the one table. Each area has a file of its own.
+func scenarios() []Scenario {
+	return slices.Concat(
+		enqueueScenarios,
+		deliveryScenarios,
+		faultScenarios,
+	)
+}

@@ -1,0 +1,153 @@
+package conformance
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/outbox-suite/outbox/dialect"
+)
+
+// Target is an engine and a server, and what may be done to it. Dialect and
+// Open are required.
+type Target struct {
+	// Dialect is the engine under test.
+	Dialect dialect.Dialect
+	// Open returns a new pool to the server under test. Each call's pool is
+	// closed by the suite.
+	Open func(ctx context.Context) (*sql.DB, error)
+
+	// Schema holds the tables. Default: the session's.
+	Schema string
+	// Prefix begins the names of the tables; every scenario adds a random
+	// suffix. Default: conformance.
+	Prefix string
+	// Place, when set, makes room for one scenario: it is given a copy of the
+	// target of the scenario's own, and may change where that leads, for example
+	// to a schema or a file of its own named after suffix. The Prefix it leaves
+	// is used as it is. It returns what removes the room again.
+	Place func(ctx context.Context, own *Target, suffix string) (remove func(context.Context) error, err error)
+
+	// Source is what the [Reopen] function of a child process is given to reach
+	// the same server with the same dialect, for example a DSN. It travels
+	// through a pipe, never through arguments or the environment. Empty: child
+	// processes are not available. The program must call [Child] first thing.
+	Source string
+
+	// Network is how to reach the server through another address; nil for an
+	// engine without a network.
+	Network *Network
+
+	// Stop and Start shut the server down in good order and start it again, Kill
+	// ends it at once. Each returns when it is done. nil: not available.
+	Stop, Start, Kill func(ctx context.Context) error
+
+	// Known maps a scenario to the issue that explains why it fails here. It is
+	// run all the same, and passing is a failure, so that the entry goes away.
+	Known map[string]string
+
+	// Seed is what every random choice flows from. Default: OUTBOX_SEED of the
+	// environment, or a random one.
+	Seed uint64
+	// Short leaves soaks out and makes loads small.
+	Short bool
+	// Patience is how long a scenario waits for something that must happen.
+	// Default: 30s. Under the race detector it is three times as long.
+	Patience time.Duration
+}
+
+// Network is the way to a server.
+type Network struct {
+	// Address is the server's, host:port.
+	Address string
+	// Open returns a new pool that reaches the server through addr.
+	Open func(ctx context.Context, addr string) (*sql.DB, error)
+	// Source is the Target.Source for a child process that goes through addr.
+	// nil: child processes cannot.
+	Source func(addr string) string
+}
+
+// Need is something beyond the core that a scenario cannot do without.
+type Need string
+
+// The needs. Those that are faults are offered by the target, the others are
+// capabilities of the dialect.
+const (
+	// Children are child processes: Target.Source.
+	Children Need = "child processes"
+	// Networked is a server that is reached through a network: Target.Network.
+	Networked Need = "a network to the server"
+	// Restart is a server that can be stopped and started.
+	Restart Need = "stop and start of the server"
+	// Crash is a server that can be killed and started.
+	Crash Need = "kill and start of the server"
+	// Restrict is the dialect's capability of that name.
+	Restrict Need = "read-only sessions"
+	// Wake is a store that is a [dialect.Waker].
+	Wake Need = "wake-up across processes"
+)
+
+// lacks returns why a scenario cannot run on the target, or "".
+func (t *Target) lacks(needs []Need) string {
+	for _, n := range needs {
+		switch n {
+		case Children:
+			if t.Source == "" {
+				return "the target offers no child processes (Target.Source)"
+			}
+		case Networked:
+			if t.Network == nil {
+				return "the target offers no network to the server (Target.Network)"
+			}
+		case Restart:
+			if t.Stop == nil || t.Start == nil {
+				return "the target offers no stop and start of the server (Target.Stop, Target.Start)"
+			}
+		case Crash:
+			if t.Kill == nil || t.Start == nil {
+				return "the target offers no kill and start of the server (Target.Kill, Target.Start)"
+			}
+		case Restrict:
+			if !t.Dialect.Capabilities().Restrict {
+				return "the engine does not claim read-only sessions (Capabilities.Restrict)"
+			}
+		case Wake:
+			store, err := t.Dialect.Bind(dialect.Tables{Schema: t.Schema, Prefix: "x", Lanes: 1})
+			if _, ok := store.(dialect.Waker); err != nil || !ok {
+				return "the engine cannot wake other processes (dialect.Waker)"
+			}
+		default:
+			return fmt.Sprintf("need %q is unknown", n)
+		}
+	}
+	return ""
+}
+
+const (
+	defaultPrefix   = "conformance"
+	defaultPatience = 30 * time.Second
+)
+
+func (t Target) withDefaults() (Target, error) {
+	if t.Dialect == nil || t.Open == nil {
+		return t, errors.New("conformance: target: Dialect and Open are required")
+	}
+	if t.Prefix == "" {
+		t.Prefix = defaultPrefix
+	}
+	if t.Patience == 0 {
+		t.Patience = defaultPatience
+	}
+	if raceEnabled {
+		t.Patience *= 3
+	}
+	for name := range t.Known {
+		if !slices.ContainsFunc(scenarios(), func(s Scenario) bool { return s.Name == name }) {
+			return t, fmt.Errorf("conformance: target: Known names %q, which is no scenario", name)
+		}
+	}
+	return t, nil
+}
