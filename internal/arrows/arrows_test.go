@@ -57,6 +57,7 @@ var rules = []rule{
 	},
 	{folder: "cmd", own: []string{"*"}, others: []string{"*"}},
 	{folder: "examples", own: []string{"*"}, others: []string{"*"}},
+	{folder: "bench", own: []string{"*"}, others: []string{"*"}},
 }
 
 // A linkBan names modules that the packages of some folders must not link, not even
@@ -217,7 +218,7 @@ func TestLinkedModules(t *testing.T) {
 	b.WriteString("# The modules of others that each package links.\n")
 	for _, p := range all {
 		at, ours := folder(p.ImportPath)
-		if !ours || slices.Contains(strings.Split(at, "/"), "internal") || within(at, []string{"examples"}) {
+		if !ours || slices.Contains(strings.Split(at, "/"), "internal") || within(at, []string{"examples", "bench"}) {
 			continue
 		}
 		fmt.Fprintf(&b, "\n%s\n", at)
