@@ -55,6 +55,22 @@ func want(t *testing.T, got []relay.Message, want ...string) {
 	}
 }
 
+// TestPlaceOrder is what an application's test looks like.
+func TestPlaceOrder(t *testing.T) {
+	t.Parallel()
+	o := outboxtest.New(t, outbox.Config{})
+	if err := placeOrder(t.Context(), o, "order-1"); err != nil {
+		t.Fatal(err)
+	}
+	var broker outboxtest.Publisher
+	if err := outboxtest.Drain(t.Context(), o, &broker); err != nil {
+		t.Fatal(err)
+	}
+	if got := broker.ByTopic("mails"); len(got) != 1 || got[0].Type != "mail.wanted" || got[0].Key != "order-1" {
+		t.Errorf("mails: %v", got)
+	}
+}
+
 func TestDrainPublishesInOrder(t *testing.T) {
 	t.Parallel()
 	o := outboxtest.New(t, outbox.Config{})
