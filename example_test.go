@@ -99,7 +99,7 @@ func ExampleOutbox_Enqueue() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer tx.Rollback() //nolint:errcheck // after the commit it does nothing
+	defer tx.Rollback() // after the commit it does nothing
 	if _, err := tx.ExecContext(ctx, "INSERT INTO orders VALUES (42, 'placed')"); err != nil {
 		log.Fatal(err)
 	}
@@ -135,8 +135,7 @@ func ExampleOutbox_Enqueue_invalid() {
 		_, err := o.Enqueue(ctx, tx, outbox.Message{Type: "order.placed"})
 		return err
 	})
-	var invalid *outbox.InvalidError
-	if errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*outbox.InvalidError](err); ok {
 		fmt.Println(invalid.Field)
 	}
 	fmt.Println(err)

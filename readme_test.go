@@ -20,11 +20,11 @@ func TestReadmeExampleCompiles(t *testing.T) {
 	}
 	// Inside the module, so that its imports resolve; the name keeps the go
 	// command from taking it for a package of ours.
-	dir, err := os.MkdirTemp(".", "_readme")
+	dir, err := os.MkdirTemp(".", "_readme") //nolint:usetesting // see above
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	file := filepath.Join(dir, "main.go")
 	if err := os.WriteFile(file, block[1], 0o600); err != nil {
 		t.Fatal(err)

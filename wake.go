@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"context"
 	"sync"
 	"time"
 )
@@ -11,7 +10,7 @@ type wakeups struct {
 	mu     sync.Mutex
 	next   int
 	subs   map[int]func()
-	remote func(context.Context) // nil without Config.Notify
+	remote func() // signals other processes; nil without Config.Notify
 	// sending is true while a goroutine signals other processes; again asks it
 	// for one more signal, so that a wake-up during a signal is not lost.
 	sending, again bool
@@ -44,9 +43,7 @@ func (o *Outbox) Wake() {
 
 func (w *wakeups) send() {
 	for {
-		ctx, cancel := context.WithTimeout(context.Background(), wakeTimeout)
-		w.remote(ctx)
-		cancel()
+		w.remote()
 		w.mu.Lock()
 		if !w.again {
 			w.sending = false

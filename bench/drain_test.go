@@ -23,6 +23,7 @@ const (
 
 // postgresPools opens the servers under test.
 func postgresPools(b *testing.B, run func(b *testing.B, db *sql.DB)) {
+	b.Helper()
 	for _, server := range containers.Servers(b, "postgres") {
 		b.Run("postgres="+server.Version, func(b *testing.B) {
 			db, err := postgres.Open(server.DSN)
@@ -83,6 +84,7 @@ func fill(b *testing.B, o *outbox.Outbox, n int) {
 // everyone writes, and by the relay with and without retention.
 func BenchmarkDrain(b *testing.B) {
 	postgresPools(b, func(b *testing.B, db *sql.DB) {
+		b.Helper()
 		b.Run("loop", func(b *testing.B) { drainLoop(b, db) })
 		for _, c := range []struct {
 			name string
@@ -117,6 +119,7 @@ func BenchmarkDrain(b *testing.B) {
 
 // drainLoop is the hand-written relay: lock, publish, mark, in one transaction.
 func drainLoop(b *testing.B, db *sql.DB) {
+	b.Helper()
 	table := fmt.Sprintf("bench_loop_%08x", rand.Uint32())
 	exec(b, db, fmt.Sprintf(`CREATE TABLE %s (
 		id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, message_id uuid NOT NULL UNIQUE DEFAULT gen_random_uuid(),
@@ -145,7 +148,7 @@ func loopOnce(b *testing.B, db *sql.DB, table string) int {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer tx.Rollback() //nolint:errcheck // committed below
+	defer tx.Rollback() // committed below
 	rows, err := tx.QueryContext(ctx, fmt.Sprintf(`SELECT id, message_id, topic, key, type, payload, headers, created_at
 		FROM %s WHERE published_at IS NULL ORDER BY id LIMIT %d FOR UPDATE SKIP LOCKED`, table, batchSize))
 	if err != nil {
@@ -182,6 +185,7 @@ func loopOnce(b *testing.B, db *sql.DB, table string) int {
 // million done messages.
 func BenchmarkIdlePoll(b *testing.B) {
 	postgresPools(b, func(b *testing.B, db *sql.DB) {
+		b.Helper()
 		for _, done := range []int{0, 500_000} {
 			b.Run(fmt.Sprintf("done=%d", done), func(b *testing.B) {
 				o := newOutbox(b, db)

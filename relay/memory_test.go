@@ -55,7 +55,8 @@ func newMemory(lanes int) *memory {
 
 // dialect
 
-func (m *memory) Name() string                                       { return "memory" }
+func (m *memory) Name() string { return "memory" }
+
 func (m *memory) Capabilities() dialect.Capabilities                 { return dialect.Capabilities{} }
 func (m *memory) Bind(dialect.Tables) (dialect.Store, error)         { return m, nil }
 func (m *memory) Steps() []dialect.Step                              { return []dialect.Step{{Version: 1}} }
@@ -346,22 +347,29 @@ func (m *memory) ClaimPurge(_ context.Context, _ dialect.DB, every time.Duration
 // What a relay does not use.
 
 func (m *memory) Stats(context.Context, dialect.DB, int64) (dialect.Stats, error) { panic("unused") }
+
 func (m *memory) Parked(context.Context, dialect.DB, dialect.Filter, int64, int) ([]dialect.Parked, error) {
 	panic("unused")
 }
+
 func (m *memory) Requeue(context.Context, dialect.DB, dialect.Filter, int) (int, error) {
 	panic("unused")
 }
+
 func (m *memory) Discard(context.Context, dialect.DB, dialect.Filter, int) (int, error) {
 	panic("unused")
 }
+
 func (m *memory) Replay(context.Context, dialect.DB, dialect.Filter, *dialect.Cursor, int) (int, *dialect.Cursor, error) {
 	panic("unused")
 }
+
 func (m *memory) Record(context.Context, dialect.Tx, string, string) (bool, error) { panic("unused") }
+
 func (m *memory) Recorded(context.Context, dialect.DB, string, string) (bool, error) {
 	panic("unused")
 }
+
 func (m *memory) PurgeInbox(context.Context, dialect.DB, time.Duration, int) (int, error) {
 	panic("unused")
 }

@@ -19,7 +19,7 @@ type turn struct {
 	lease dialect.Lease
 	// stop ends when the relay is to stop; publishing ends when the lease is
 	// lost or the grace period is over; work is for the database.
-	stop, publishing, work context.Context
+	stop, publishing, work context.Context //nolint:containedctx // they are the turn's three ways to end, and it lives no longer
 	probe                  bool
 
 	mu    sync.Mutex
@@ -42,7 +42,7 @@ func (r *Relay) turn(stop, work, publish context.Context, l lease, probe bool) {
 	renewing, stopRenewing := context.WithCancel(work)
 	var renewal sync.WaitGroup
 	renewal.Go(func() { t.renew(renewing, cancel) })
-	t.run(began.Add(r.cfg.Turn))
+	t.run(began.Add(r.cfg.Turn)) //nolint:contextcheck // its contexts are the turn's
 	stopRenewing()
 	renewal.Wait()
 
