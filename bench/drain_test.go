@@ -143,6 +143,7 @@ func drainLoop(b *testing.B, db *sql.DB) {
 }
 
 func loopOnce(b *testing.B, db *sql.DB, table string) int {
+	b.Helper()
 	ctx := b.Context()
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
