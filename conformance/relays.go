@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -37,6 +38,7 @@ func quick(owner string) relay.Config {
 // target's dialect, a pool of its own and the scenario's broker.
 type relayWith struct {
 	dialect   dialect.Dialect // see hooked
+	tables    *dialect.Tables // see trial.second
 	db        *sql.DB         // see tap and trial.proxied
 	publisher relay.Publisher // see orderly and byTopic
 	config    func(c *relay.Config)
@@ -88,7 +90,7 @@ func (t *trial) startWith(with relayWith) *process {
 	if with.publisher == nil {
 		with.publisher = publisher{t.broker, p.name}
 	}
-	p.box = t.newBox(p.db, with.dialect)
+	p.box = t.boxOf(cmp.Or(with.tables, &t.tables), p.db, with.dialect)
 	cfg := quick(p.name)
 	if with.config != nil {
 		with.config(&cfg)

@@ -45,6 +45,21 @@ type Target struct {
 	// ends it at once. Each returns when it is done. nil: not available.
 	Stop, Start, Kill func(ctx context.Context) error
 
+	// Demote makes the session of a connection read-only for good, as a failover
+	// leaves those that stay with the old primary. nil: not available.
+	Demote func(ctx context.Context, conn *sql.Conn) error
+
+	// Restore makes a copy of the tables the way backups are made on the engine,
+	// in an empty database, on another server where there is one, under the same
+	// names. It returns how to open the copy and how to remove it. nil: not
+	// available.
+	Restore func(ctx context.Context, tables dialect.Tables) (*Copy, error)
+
+	// Zones open pools whose sessions are in different time zones, at least
+	// three, one of them in a zone whose clocks are set back about now. nil: not
+	// available.
+	Zones []func(ctx context.Context) (*sql.DB, error)
+
 	// Known maps a scenario to the issue that explains why it fails here. It is
 	// run all the same, and passing is a failure, so that the entry goes away.
 	Known map[string]string
@@ -70,6 +85,15 @@ type Network struct {
 	Source func(addr string) string
 }
 
+// Copy is what Target.Restore has made.
+type Copy struct {
+	// Open returns a new pool to the copy. Each call's pool is closed by the
+	// suite.
+	Open func(ctx context.Context) (*sql.DB, error)
+	// Remove removes the copy, when all pools to it are closed.
+	Remove func(ctx context.Context) error
+}
+
 // Need is something beyond the core that a scenario cannot do without.
 type Need string
 
@@ -84,8 +108,12 @@ const (
 	Restart Need = "stop and start of the server"
 	// Crash is a server that can be killed and started.
 	Crash Need = "kill and start of the server"
-	// Restrict is the dialect's capability of that name.
+	// Restrict is the dialect's capability of that name, and Target.Demote.
 	Restrict Need = "read-only sessions"
+	// Restorable is a server that can be dumped and restored: Target.Restore.
+	Restorable Need = "dump and restore"
+	// Zoned are sessions with time zones: Target.Zones.
+	Zoned Need = "sessions in different time zones"
 	// Wake is a store that is a [dialect.Waker].
 	Wake Need = "wake-up across processes"
 )
@@ -113,6 +141,17 @@ func (t *Target) lacks(needs []Need) string {
 		case Restrict:
 			if !t.Dialect.Capabilities().Restrict {
 				return "the engine does not claim read-only sessions (Capabilities.Restrict)"
+			}
+			if t.Demote == nil {
+				return "the target offers no way to make sessions read-only (Target.Demote)"
+			}
+		case Restorable:
+			if t.Restore == nil {
+				return "the target offers no dump and restore (Target.Restore)"
+			}
+		case Zoned:
+			if len(t.Zones) == 0 {
+				return "the target offers no sessions in different time zones (Target.Zones)"
 			}
 		case Wake:
 			store, err := t.Dialect.Bind(dialect.Tables{Schema: t.Schema, Prefix: "x", Lanes: 1})

@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math/rand/v2"
 	"regexp"
 	"runtime"
@@ -25,7 +26,7 @@ import (
 // safe anywhere.
 type trial struct {
 	// ctx ends at the scenario's deadline.
-	ctx context.Context
+	ctx context.Context //nolint:containedctx // of this run
 	// rand is the source of all random choices of the scenario's goroutine.
 	rand *rand.Rand
 	// box is the outbox over the scenario's own tables, and db its pool.
@@ -47,6 +48,7 @@ type trial struct {
 	wrote    []written
 	revision map[string]int64
 	serial   int
+	dropped  map[string]bool // tables, named as the engine quotes them
 	// firstMissing is where allPublished goes on: what is before it is published.
 	firstMissing int
 }
@@ -70,6 +72,7 @@ func try(ctx context.Context, target *Target, s *Scenario) (got string, notes []
 		ctx: ctx, target: target,
 		rand:     source(target.Seed, s.Name),
 		revision: make(map[string]int64),
+		dropped:  make(map[string]bool),
 	}
 	t.broker = newBroker()
 	done := make(chan struct{})
@@ -110,7 +113,7 @@ func tablesOf(target *Target, suffix string) dialect.Tables {
 // setUp makes the scenario's own tables.
 func (t *trial) setUp(s *Scenario) {
 	// Not from the seed: a rerun must not meet the tables of a run that died.
-	suffix := fmt.Sprintf("%08x", rand.Uint32()) //nolint:gosec // a name, not a secret
+	suffix := fmt.Sprintf("%08x", rand.Uint32())
 	tables := tablesOf(t.target, suffix)
 	if t.target.Place != nil {
 		own := *t.target
@@ -128,41 +131,60 @@ func (t *trial) setUp(s *Scenario) {
 	tables.Lanes = cmp.Or(s.lanes, defaultOwnLane)
 	t.tables, t.db = tables, db
 	t.box = t.newBox(db, t.target.Dialect)
-	in, err := t.box.Inspect(t.ctx)
+	t.migrate(t.box)
+}
+
+// migrate makes the tables of an outbox, which must not be there, and drops them
+// after the scenario.
+func (t *trial) migrate(box *outbox.Outbox) {
+	in, err := box.Inspect(t.ctx)
 	if err != nil {
 		t.fail("inspect: %v", err)
 	}
 	if in.Version != 0 {
-		t.fail("tables named %s exist already and are not the scenario's: nothing was touched", tables.Prefix)
+		t.fail("tables named %s exist already and are not the scenario's: nothing was touched", box.Tables().Prefix)
 	}
-	applied, err := t.box.Migrate(t.ctx)
+	applied, err := box.Migrate(t.ctx)
 	if err != nil {
 		t.fail("migrate: %v", err)
 	}
-	if len(applied) != len(t.box.Schema()) {
-		t.fail("migrate applied versions %v of %d: the tables are not the scenario's, nothing was touched", applied, len(t.box.Schema()))
+	if len(applied) != len(box.Schema()) {
+		t.fail("migrate applied versions %v of %d: the tables are not the scenario's, nothing was touched", applied, len(box.Schema()))
 	}
-	t.onCleanup(func() { t.drop(db) })
+	t.onCleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), 20*time.Second)
+		defer cancel()
+		t.drop(ctx, box, func(string) bool { return true })
+	})
 }
 
 // createTable finds the tables in the DDL, named as the engine quotes them.
 var createTable = regexp.MustCompile(`(?m)^CREATE TABLE (.+?) \($`)
 
-// drop removes what Migrate made.
-func (t *trial) drop(db *sql.DB) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), 20*time.Second)
-	defer cancel()
-	dropped := 0
-	for _, step := range t.box.Schema() {
+// drop removes those of the tables that Migrate made which are chosen by name,
+// as the engine quotes it, and are not dropped yet.
+func (t *trial) drop(ctx context.Context, box *outbox.Outbox, chosen func(name string) bool) {
+	found := 0
+	for _, step := range box.Schema() {
 		for _, m := range createTable.FindAllStringSubmatch(step.SQL, -1) {
-			if _, err := db.ExecContext(ctx, "DROP TABLE "+m[1]); err != nil {
+			if !chosen(m[1]) {
+				continue
+			}
+			found++
+			t.mu.Lock()
+			gone := t.dropped[m[1]]
+			t.dropped[m[1]] = true
+			t.mu.Unlock()
+			if gone {
+				continue
+			}
+			if _, err := box.DB().ExecContext(ctx, "DROP TABLE "+m[1]); err != nil {
 				t.error("drop table %s: %v", m[1], err)
 			}
-			dropped++
 		}
 	}
-	if dropped == 0 {
-		t.error("the schema has no line of the form CREATE TABLE name (, so its tables are left")
+	if found == 0 {
+		t.error("the schema has no such line of the form CREATE TABLE name (, so tables are left")
 	}
 }
 
@@ -312,7 +334,12 @@ func (t *trial) adopt(db *sql.DB) *sql.DB {
 
 // newBox returns an outbox over the scenario's tables.
 func (t *trial) newBox(db *sql.DB, d dialect.Dialect) *outbox.Outbox {
-	box, err := outbox.New(db, d, outbox.Config{Schema: t.tables.Schema, Prefix: t.tables.Prefix, Lanes: t.tables.Lanes})
+	return t.boxOf(&t.tables, db, d)
+}
+
+// boxOf is newBox over other tables.
+func (t *trial) boxOf(tables *dialect.Tables, db *sql.DB, d dialect.Dialect) *outbox.Outbox {
+	box, err := outbox.New(db, d, outbox.Config{Schema: tables.Schema, Prefix: tables.Prefix, Lanes: tables.Lanes})
 	if err != nil {
 		t.fail("new outbox: %v", err)
 	}
@@ -324,12 +351,15 @@ func (t *trial) store() dialect.Store { return t.box.Store() }
 
 // message makes the next message of a key, with the key's next revision and a
 // payload from the seed. An empty key is none.
-func (t *trial) message(key string) outbox.Message {
+func (t *trial) message(key string) outbox.Message { return t.messageFrom(t.rand, key) }
+
+// messageFrom is message for another goroutine, with a source of its own.
+func (t *trial) messageFrom(from *rand.Rand, key string) outbox.Message {
 	payload := make([]byte, 16)
 	for i := range payload {
-		payload[i] = byte(t.rand.Uint32())
+		payload[i] = byte(from.Uint32())
 	}
-	m := outbox.Message{ID: t.newID(), Topic: "conformance", Key: key, Type: "tried", ContentType: "application/octet-stream", Payload: payload}
+	m := outbox.Message{ID: t.newID(from), Topic: "conformance", Key: key, Type: "tried", ContentType: "application/octet-stream", Payload: payload}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if key != "" {
@@ -341,11 +371,11 @@ func (t *trial) message(key string) outbox.Message {
 
 // newID is a message id from the seed and the tables' name, so that ids of
 // different runs differ.
-func (t *trial) newID() uuid.UUID {
+func (t *trial) newID(from *rand.Rand) uuid.UUID {
 	var id uuid.UUID
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(t.tables.Prefix + t.tables.Schema))
-	a, b := t.rand.Uint64(), t.rand.Uint64()^h.Sum64()
+	a, b := from.Uint64(), from.Uint64()^h.Sum64()
 	for i := range 8 {
 		id[i], id[8+i] = byte(a>>(8*i)), byte(b>>(8*i))
 	}
@@ -485,9 +515,7 @@ func (t *trial) produce(l load) {
 		if t.rand.Float64() < l.rollBack {
 			w.rollBack()
 			t.mu.Lock()
-			for key, revision := range undone { // the next takes its place
-				t.revision[key] = revision
-			}
+			maps.Copy(t.revision, undone) // the next ones take their place
 			t.mu.Unlock()
 			continue
 		}
