@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -43,7 +44,7 @@ func newBroker() *broker {
 
 // call is one message on its way to the broker.
 type call struct {
-	ctx     context.Context
+	ctx     context.Context //nolint:containedctx // of this call
 	relay   string
 	message *relay.Message
 	// accept takes the message: from now on the broker has it.
@@ -234,10 +235,7 @@ func (b *broker) died(name string) {
 func (b *broker) history() ([]accepted, map[uuid.UUID]int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	may := make(map[uuid.UUID]int, len(b.may))
-	for id, n := range b.may {
-		may[id] = n
-	}
+	may := maps.Clone(b.may)
 	for name := range b.faulty {
 		for _, ids := range b.unsettled[name] {
 			for _, id := range ids {

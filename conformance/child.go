@@ -144,7 +144,7 @@ func (t *trial) spawn(with childWith) *child {
 	}
 	self, err := os.Executable()
 	t.must(err, "find the program's own file")
-	cmd := exec.Command(self) //nolint:gosec // the program itself
+	cmd := exec.CommandContext(t.ctx, self) //nolint:gosec // the program itself
 	cmd.Env = append(os.Environ(), envChild+"=1")
 	stdin, err := cmd.StdinPipe()
 	t.must(err, "pipe to a child process")
@@ -337,7 +337,7 @@ func childMain(stdin io.Reader, stdout io.Writer, reopen Reopen) error {
 	if err != nil {
 		return err
 	}
-	defer db.Close() //nolint:errcheck // the process ends
+	defer db.Close()
 	db.SetMaxOpenConns(5)
 	db.SetMaxIdleConns(5)
 
@@ -355,7 +355,7 @@ func childMain(stdin io.Reader, stdout io.Writer, reopen Reopen) error {
 	}()
 
 	tapped := tap(db, wire{before: w.beforeStatement, after: w.afterStatement})
-	defer tapped.Close() //nolint:errcheck // the process ends
+	defer tapped.Close()
 	tapped.SetMaxIdleConns(5)
 	box, err := outbox.New(tapped, hooked(d, hooks{before: w.before, after: w.after}), outbox.Config{
 		Schema: spec.Tables.Schema, Prefix: spec.Tables.Prefix, Lanes: spec.Tables.Lanes,

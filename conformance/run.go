@@ -111,7 +111,7 @@ func server(ctx context.Context, target Target) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("open: %w", err)
 	}
-	defer db.Close() //nolint:errcheck // nothing is at stake
+	defer db.Close()
 	store, err := target.Dialect.Bind(tablesOf(&target, "check"))
 	if err != nil {
 		return "", err

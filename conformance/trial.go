@@ -76,7 +76,7 @@ func try(ctx context.Context, target *Target, s *Scenario) (got string, notes []
 	}
 	t.broker = newBroker()
 	done := make(chan struct{})
-	go func() {
+	go func() { //nolint:contextcheck // what cleans up outlives the deadline on purpose
 		defer close(done)
 		defer t.cleanup()
 		defer func() {

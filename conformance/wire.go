@@ -10,7 +10,7 @@ import (
 // statement is one step on a connection.
 type statement struct {
 	// ctx is the statement's, or for a commit and a rollback the transaction's.
-	ctx context.Context
+	ctx context.Context //nolint:containedctx // of this statement
 	// kind is begin, exec, query, commit or rollback.
 	kind string
 	args []driver.NamedValue

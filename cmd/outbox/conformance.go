@@ -27,7 +27,7 @@ It exits with 3 when a promise is broken; each failure tells what was promised,
 what was observed, and the command that runs it again.
 
 Example:
-  OUTBOX_DSN=postgres://user:password@host/test outbox conformance --short
+  OUTBOX_DSN=postgres://user@host/test outbox conformance --short
   outbox conformance --dsn sqlite:/tmp/try.db --scenario '^Relay/'`,
 	setup: func(fs *flag.FlagSet) action {
 		var t target

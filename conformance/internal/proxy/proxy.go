@@ -31,6 +31,8 @@ type Proxy struct {
 	cuts      int
 }
 
+var dialer = net.Dialer{Timeout: 5 * time.Second}
+
 type link struct {
 	client, server net.Conn
 	mute           bool // the server's bytes are swallowed: the cut is under way
@@ -159,7 +161,7 @@ func (p *Proxy) serve(client net.Conn) {
 		_ = client.Close()
 		return
 	}
-	server, err := net.DialTimeout("tcp", p.target, 5*time.Second)
+	server, err := dialer.DialContext(context.Background(), "tcp", p.target)
 	if err != nil {
 		_ = client.Close()
 		return
