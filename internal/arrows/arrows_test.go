@@ -56,6 +56,7 @@ var rules = []rule{
 		others: []string{"github.com/google/uuid"},
 	},
 	{folder: "cmd", own: []string{"*"}, others: []string{"*"}},
+	{folder: "docs"}, // tests alone
 	{folder: "examples", own: []string{"*"}, others: []string{"*"}},
 	{folder: "bench", own: []string{"*"}, others: []string{"*"}},
 }
