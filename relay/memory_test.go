@@ -29,6 +29,7 @@ type memory struct {
 	fail func(op string) error
 	// after runs behind every operation, outside the lock.
 	after    func(op string)
+	inspect  func() error
 	purgedAt time.Time
 	purges   int
 }
@@ -75,6 +76,11 @@ type classError dialect.Class
 func (c classError) Error() string { return "injected: " + dialect.Class(c).String() }
 
 func (m *memory) Inspect(context.Context, dialect.DB) (dialect.Inspection, error) {
+	if m.inspect != nil {
+		if err := m.inspect(); err != nil {
+			return dialect.Inspection{}, err
+		}
+	}
 	return dialect.Inspection{Version: 1, Lanes: len(m.lanes)}, nil
 }
 

@@ -81,6 +81,9 @@ func (r *Relay) Wake() {
 // survived.
 func (r *Relay) Run(ctx context.Context) error {
 	if err := r.outbox.Check(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // stopped before it began is stopped
+		}
 		return fmt.Errorf("relay: %w", err)
 	}
 	defer r.outbox.OnWake(r.Wake)()

@@ -717,6 +717,24 @@ func TestPurgeIsOneRelaysTurn(t *testing.T) {
 	})
 }
 
+// A relay that is stopped while it checks the database has stopped, not failed.
+func TestStopAtStart(t *testing.T) {
+	m := newMemory(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	m.inspect = func() error { cancel(); return ctx.Err() }
+	r, err := relay.New(m.open(t), &broker{}, relay.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Run(ctx); err != nil {
+		t.Errorf("Run: %v, want nil", err)
+	}
+	m.inspect = func() error { return errors.New("no such host") }
+	if err := r.Run(t.Context()); err == nil {
+		t.Error("Run began without a database")
+	}
+}
+
 func TestConfigIsChecked(t *testing.T) {
 	o := newMemory(1).open(t)
 	_, err := relay.New(o, &broker{}, relay.Config{Workers: -1, Lease: time.Millisecond, Retention: -5, Listen: true})
