@@ -36,12 +36,18 @@ func (engine) Classify(err error) dialect.Class {
 	// The server ran ROLLBACK when it was asked to COMMIT.
 	case errors.Is(err, pgx.ErrTxCommitRollback):
 		return dialect.Conflict
-	// pgx and its database/sql driver say so when nothing was sent.
-	case pgconn.SafeToRetry(err), errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
-		return dialect.Transient
+	// pgx v5.12 says "conn closed", and that it is safe to retry, also when the
+	// connection broke while it waited for the answer to a statement without
+	// arguments, which COMMIT is: MultiResultReader.NextResult drops the first
+	// error and meets the closed connection. ErrBadConn is what its database/sql
+	// driver makes of that.
+	case errors.Is(err, pgconn.ErrConnClosed), errors.Is(err, driver.ErrBadConn):
+		return dialect.OutcomeUnknown
+	case pgconn.SafeToRetry(err), errors.Is(err, sql.ErrConnDone):
+		return dialect.Transient // nothing was sent
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed),
-		errors.Is(err, pgconn.ErrConnClosed), errors.As(err, new(net.Error)):
+		errors.As(err, new(net.Error)):
 		return dialect.OutcomeUnknown
 	}
 	return dialect.Other

@@ -51,13 +51,12 @@ const lanes = 4
 func unmigrated(tb testing.TB, dsn string) *fixture {
 	tb.Helper()
 	f := &fixture{TB: tb, dsn: dsn, tables: dialect.Tables{Schema: "test_" + random(), Prefix: "outbox", Lanes: lanes}}
-	f.db = f.open(dsn)
+	db := f.open(dsn)
+	f.db = db
 	f.bind()
 	tb.Cleanup(func() {
-		if _, err := f.db.ExecContext(context.Background(), "DROP SCHEMA IF EXISTS "+quote(f.tables.Schema)+" CASCADE"); err != nil {
-			tb.Error(err)
-		}
-		if err := f.db.Close(); err != nil {
+		_, err := db.ExecContext(context.Background(), "SET default_transaction_read_only = off; DROP SCHEMA IF EXISTS "+quote(f.tables.Schema)+" CASCADE")
+		if err != nil {
 			tb.Error(err)
 		}
 	})
@@ -97,6 +96,22 @@ func (f *fixture) migrate() {
 	if _, err := f.store.Migrate(f.Context(), f.db); err != nil {
 		f.Fatal(err)
 	}
+}
+
+// in is the fixture in a subtest.
+func (f *fixture) in(t *testing.T) *fixture {
+	g := *f
+	g.TB = t
+	return &g
+}
+
+// clear empties the outbox and frees the lanes.
+func (f *fixture) clear() {
+	f.Helper()
+	f.exec(`DELETE FROM {ready}`)
+	f.exec(`DELETE FROM {parked}`)
+	f.exec(`DELETE FROM {done}`)
+	f.exec(`UPDATE {lane} SET owner = '', lease_until = 'epoch'`)
 }
 
 // sql fills the names of the tables into a text.

@@ -34,7 +34,7 @@ func with(dsn, key, value string) string {
 	}
 	q := u.Query()
 	q.Set(key, value)
-	u.RawQuery = q.Encode()
+	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20")
 	return u.String()
 }
 

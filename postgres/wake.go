@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/hex"
 	"time"
 
@@ -41,24 +42,30 @@ func (s *store) Listen(ctx context.Context, db *sql.DB, wake func()) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	return conn.Raw(func(driverConn any) error {
-		c, err := native(driverConn)
-		if err != nil {
-			return err
-		}
-		defer func() {
-			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-			defer cancel()
-			_ = c.Close(closing)
-		}()
-		if _, err := c.Exec(ctx, "LISTEN "+quote(s.channel)); err != nil {
-			return err
-		}
-		for {
-			if _, err := c.WaitForNotification(ctx); err != nil {
-				return err
-			}
-			wake()
-		}
+	_ = conn.Raw(func(driverConn any) error {
+		err = s.listen(ctx, driverConn, wake)
+		return driver.ErrBadConn // has the pool let go of it
 	})
+	return err
+}
+
+func (s *store) listen(ctx context.Context, driverConn any, wake func()) error {
+	c, err := native(driverConn)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = c.Close(closing)
+	}()
+	if _, err := c.Exec(ctx, "LISTEN "+quote(s.channel)); err != nil {
+		return err
+	}
+	for {
+		if _, err := c.WaitForNotification(ctx); err != nil {
+			return err
+		}
+		wake()
+	}
 }

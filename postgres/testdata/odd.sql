@@ -1,0 +1,712 @@
+-- step 1: the outbox --
+-- The outbox, version 1.
+--
+-- A message is in exactly one of three tables: ready (may go), parked (must
+-- wait, or needs a person) and done (went, or was discarded). The schema, if it
+-- is named, exists before this file runs. A relay needs SELECT, INSERT, UPDATE
+-- and DELETE on all tables and USAGE on the sequence of ready.seq; a producer
+-- needs INSERT on ready and parked, a consumer SELECT and INSERT on inbox.
+--
+-- Text is compared byte by byte (collation C), and headers are text, not json:
+-- what a producer stores comes back unchanged.
+
+-- ready: messages to publish, nothing else. Producers insert, a relay's settle
+-- deletes, nobody updates.
+CREATE TABLE "Odd ""x"""."order" (
+    -- The order within a lane. Assigned here and nowhere else; a cache above 1
+    -- would hand out numbers out of order.
+    seq          bigint      GENERATED ALWAYS AS IDENTITY (CACHE 1),
+    -- The first 8 bytes of SHA-256 of the key, big-endian, signed.
+    key_hash     bigint,
+    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- When the message became ready: its insert, its surfacing, its replay.
+    ready_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- The producer's version of what the key names; optional.
+    revision     bigint,
+    id           uuid        NOT NULL,
+    lane         integer     NOT NULL,
+    -- How often an operator replayed the message.
+    replay       integer     NOT NULL DEFAULT 0,
+    topic        text        COLLATE "C" NOT NULL,
+    key          text        COLLATE "C",
+    type         text        COLLATE "C" NOT NULL,
+    content_type text        COLLATE "C" NOT NULL DEFAULT 'application/json',
+    headers      text        COLLATE "C" NOT NULL DEFAULT '{}',
+    payload      bytea,
+    -- The only order messages are read in.
+    PRIMARY KEY (lane, seq),
+    -- The same message twice is an error in the producer's transaction.
+    CONSTRAINT "order_id" UNIQUE (id),
+    CONSTRAINT "order_key_has_hash" CHECK ((key IS NULL) = (key_hash IS NULL)),
+    -- Refuses a producer that counts the lanes differently.
+    CONSTRAINT "order_lane_fits" CHECK (lane BETWEEN 0 AND 3 - 1 AND (key_hash IS NULL OR
+        lane = (key_hash % 3 + 3 + CASE WHEN key_hash < 0 THEN 1 ELSE 0 END) % 3))
+) WITH (
+    -- Every message dies here. Vacuum by count, not by a share of a table that
+    -- is nearly always empty, and without pauses: it is soon done.
+    -- The fill factor stays at 100, because no row is ever updated.
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0,
+    toast.autovacuum_vacuum_scale_factor = 0,
+    toast.autovacuum_vacuum_threshold = 5000,
+    toast.autovacuum_vacuum_cost_delay = 0
+);
+
+-- parked: messages that wait for a time (scheduled, retry), for the row before
+-- them (held) or for a person (dead).
+CREATE TABLE "Odd ""x"""."order_parked" (
+    -- Names a parked row.
+    pos          bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    -- The place in the order; a scheduled message has none before it is due.
+    seq          bigint,
+    key_hash     bigint,
+    created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- When a scheduled or retry message is due.
+    available_at timestamptz,
+    parked_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    revision     bigint,
+    id           uuid        NOT NULL,
+    lane         integer     NOT NULL,
+    replay       integer     NOT NULL DEFAULT 0,
+    -- Publish attempts that failed.
+    attempts     integer     NOT NULL DEFAULT 0,
+    -- This row holds back the newer messages of its key.
+    blocking     boolean     NOT NULL DEFAULT false,
+    state        text        COLLATE "C" NOT NULL DEFAULT 'scheduled',
+    topic        text        COLLATE "C" NOT NULL,
+    key          text        COLLATE "C",
+    type         text        COLLATE "C" NOT NULL,
+    content_type text        COLLATE "C" NOT NULL DEFAULT 'application/json',
+    headers      text        COLLATE "C" NOT NULL DEFAULT '{}',
+    -- The last error.
+    reason       text        COLLATE "C",
+    payload      bytea,
+    CONSTRAINT "order_parked_state" CHECK (state IN ('scheduled', 'retry', 'held', 'dead')),
+    CONSTRAINT "order_parked_due" CHECK ((state IN ('scheduled', 'retry')) = (available_at IS NOT NULL)),
+    CONSTRAINT "order_parked_order" CHECK (state = 'scheduled' OR seq IS NOT NULL),
+    CONSTRAINT "order_parked_head" CHECK (NOT blocking OR (key_hash IS NOT NULL AND state IN ('retry', 'dead'))),
+    CONSTRAINT "order_parked_held" CHECK (state <> 'held' OR key_hash IS NOT NULL),
+    CONSTRAINT "order_parked_key_has_hash" CHECK ((key IS NULL) = (key_hash IS NULL)),
+    CONSTRAINT "order_parked_lane_fits" CHECK (lane BETWEEN 0 AND 3 - 1 AND (key_hash IS NULL OR
+        lane = (key_hash % 3 + 3 + CASE WHEN key_hash < 0 THEN 1 ELSE 0 END) % 3))
+) WITH (
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- What is due in a lane, by state; held and dead rows stand in it without a
+-- time, so that they can be counted by state.
+CREATE INDEX "order_parked_due_at" ON "Odd ""x"""."order_parked" (lane, state, available_at);
+-- The blocked keys, one entry a key.
+CREATE INDEX "order_parked_blocked" ON "Odd ""x"""."order_parked" (lane, key_hash, seq) WHERE blocking;
+-- The rows of a key; by state, so that the first held one is found at once.
+CREATE INDEX "order_parked_key" ON "Odd ""x"""."order_parked" (lane, key_hash, state, seq);
+-- For operators. Not unique: a parked message may share its id with another.
+CREATE INDEX "order_parked_id" ON "Odd ""x"""."order_parked" (id);
+-- The same delayed message twice is an error in the producer's transaction.
+CREATE UNIQUE INDEX "order_parked_scheduled_id" ON "Odd ""x"""."order_parked" (id) WHERE state = 'scheduled';
+
+-- done: what was published or discarded, for the retention window. Rows are
+-- added in order of time and removed from the old end.
+CREATE TABLE "Odd ""x"""."order_done" (
+    done_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    pos          bigint      GENERATED ALWAYS AS IDENTITY,
+    seq          bigint,
+    key_hash     bigint,
+    created_at   timestamptz NOT NULL,
+    revision     bigint,
+    id           uuid        NOT NULL,
+    lane         integer     NOT NULL,
+    replay       integer     NOT NULL,
+    -- Publish attempts, the successful one included.
+    attempts     integer     NOT NULL,
+    outcome      text        COLLATE "C" NOT NULL CHECK (outcome IN ('published', 'discarded')),
+    topic        text        COLLATE "C" NOT NULL,
+    key          text        COLLATE "C",
+    type         text        COLLATE "C" NOT NULL,
+    content_type text        COLLATE "C" NOT NULL,
+    headers      text        COLLATE "C" NOT NULL,
+    reason       text        COLLATE "C",
+    payload      bytea,
+    -- Begins with the time, so that the table can be partitioned by it.
+    PRIMARY KEY (done_at, pos)
+);
+
+-- For replay by id. Not unique: a replayed message is done twice.
+CREATE INDEX "order_done_id" ON "Odd ""x"""."order_done" (id);
+
+-- lane: who may change a lane, until when. The epoch is the fence: whoever
+-- writes for a lane locks its row and finds the epoch unchanged, or writes
+-- nothing.
+CREATE TABLE "Odd ""x"""."order_lane" (
+    lane        integer     PRIMARY KEY,
+    epoch       bigint      NOT NULL DEFAULT 0,
+    owner       text        COLLATE "C" NOT NULL DEFAULT '',
+    lease_until timestamptz NOT NULL DEFAULT 'epoch',
+    served_at   timestamptz NOT NULL DEFAULT 'epoch'
+) WITH (
+    -- Updated at every settle, in columns without an index: with room on the
+    -- page the new version stays there (HOT) and the old one is soon reused.
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- inbox: the messages a consumer has processed.
+CREATE TABLE "Odd ""x"""."order_inbox" (
+    consumer    text        COLLATE "C" NOT NULL,
+    message_id  text        COLLATE "C" NOT NULL,
+    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (consumer, message_id)
+);
+
+-- For the purge.
+CREATE INDEX "order_inbox_recorded_at" ON "Odd ""x"""."order_inbox" (recorded_at);
+
+-- meta: one row.
+CREATE TABLE "Odd ""x"""."order_meta" (
+    one      boolean     PRIMARY KEY DEFAULT true CHECK (one),
+    -- The version of this schema.
+    version  integer     NOT NULL,
+    -- The number of lanes, the same in the checks above.
+    lanes    integer     NOT NULL,
+    -- When done was last purged.
+    purge_at timestamptz NOT NULL DEFAULT 'epoch'
+);
+
+INSERT INTO "Odd ""x"""."order_lane" (lane) SELECT generate_series(0, 3 - 1);
+INSERT INTO "Odd ""x"""."order_meta" (version, lanes) VALUES (1, 3);
+
+-- poll --
+-- Reads the lane rows, and of each lane one entry of ready's primary key and
+-- of parked_due_at. The newest row is looked for first, because the dead
+-- entries of an old snapshot lie at the other end. Locks nothing.
+SELECT l.lane
+FROM "Odd ""x"""."order_lane" AS l
+WHERE (l.lease_until <= statement_timestamp() OR l.owner = $1::text)
+  AND ((SELECT r.seq FROM "Odd ""x"""."order" AS r WHERE r.lane = l.lane
+        ORDER BY r.lane DESC, r.seq DESC LIMIT 1) IS NOT NULL
+    OR (SELECT p.pos FROM "Odd ""x"""."order_parked" AS p WHERE p.lane = l.lane AND p.state = 'retry'
+          AND p.available_at <= statement_timestamp()
+        ORDER BY p.available_at LIMIT 1) IS NOT NULL
+    OR (SELECT p.pos FROM "Odd ""x"""."order_parked" AS p WHERE p.lane = l.lane AND p.state = 'scheduled'
+          AND p.available_at <= statement_timestamp()
+        ORDER BY p.available_at LIMIT 1) IS NOT NULL)
+ORDER BY l.served_at, l.lane
+LIMIT $2::bigint
+
+-- pending --
+-- As poll, over all lanes.
+SELECT
+    coalesce(bool_or(
+        (SELECT r.seq FROM "Odd ""x"""."order" AS r WHERE r.lane = l.lane
+         ORDER BY r.lane DESC, r.seq DESC LIMIT 1) IS NOT NULL
+     OR (SELECT p.pos FROM "Odd ""x"""."order_parked" AS p WHERE p.lane = l.lane AND p.state = 'retry'
+           AND p.available_at <= statement_timestamp()
+         ORDER BY p.available_at LIMIT 1) IS NOT NULL
+     OR (SELECT p.pos FROM "Odd ""x"""."order_parked" AS p WHERE p.lane = l.lane AND p.state = 'scheduled'
+           AND p.available_at <= statement_timestamp()
+         ORDER BY p.available_at LIMIT 1) IS NOT NULL), false) AS work,
+    coalesce(bool_or(l.lease_until > statement_timestamp() AND l.owner <> $1::text), false) AS held
+FROM "Odd ""x"""."order_lane" AS l
+
+-- claim --
+-- Locks one lane row by primary key, or passes by when another session has it.
+UPDATE "Odd ""x"""."order_lane"
+SET owner = $2::text, epoch = epoch + 1,
+    lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'
+WHERE lane = (
+    SELECT lane FROM "Odd ""x"""."order_lane"
+    WHERE lane = $1::int AND (lease_until <= clock_timestamp() OR owner = $2::text)
+    FOR UPDATE SKIP LOCKED)
+RETURNING epoch
+
+-- extend --
+-- Waits for the lane row's lock, then finds the lease in its newest version.
+UPDATE "Odd ""x"""."order_lane"
+SET lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond'
+WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint
+
+-- release --
+-- As extend. Without an owner the epoch alone opens no fence.
+UPDATE "Odd ""x"""."order_lane"
+SET owner = '', lease_until = clock_timestamp()
+WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint
+
+-- insert --
+-- One ready message.
+INSERT INTO "Odd ""x"""."order" (lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay)
+VALUES ($1::int, $2::text::uuid, $3::text, $4::text, $5::bigint, $6::text, $7::text, $8::bytea, $9::text, $10::bigint, $11::int)
+
+-- insertMany --
+-- Many ready messages. The identity takes its numbers after the sort, so seq
+-- follows the order of the arrays.
+INSERT INTO "Odd ""x"""."order" (lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay)
+SELECT m.lane, m.id::uuid, m.topic, m.key, m.key_hash, m.type, m.content_type, m.payload, m.headers, m.revision, m.replay
+FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::bigint[], $11::int[])
+    WITH ORDINALITY AS m(lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay, place)
+ORDER BY m.place
+
+-- schedule --
+-- Delayed messages; $12 holds the delays.
+INSERT INTO "Odd ""x"""."order_parked" (lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay, state, available_at)
+SELECT m.lane, m.id::uuid, m.topic, m.key, m.key_hash, m.type, m.content_type, m.payload, m.headers, m.revision, m.replay,
+    'scheduled', clock_timestamp() + m.delay * interval '1 microsecond'
+FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::bigint[], $11::int[], $12::bigint[])
+    WITH ORDINALITY AS m(lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay, delay, place)
+ORDER BY m.place
+
+-- surface --
+-- Locks the lane row; without it nothing below happens. Due rows come by
+-- parked_due_at. A message whose id is ready already keeps a place of its own
+-- in the order, so that it can be requeued like any dead one.
+WITH fence AS MATERIALIZED (
+    SELECT lane FROM "Odd ""x"""."order_lane" WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint FOR UPDATE
+), due AS (
+    DELETE FROM "Odd ""x"""."order_parked"
+    WHERE pos = ANY (ARRAY(
+        SELECT p.pos FROM "Odd ""x"""."order_parked" AS p
+        WHERE p.lane = $1::int AND p.state = 'scheduled' AND p.available_at <= statement_timestamp()
+        ORDER BY p.available_at, p.pos LIMIT $4::bigint))
+      AND EXISTS (SELECT FROM fence)
+    RETURNING *
+), moved AS (
+    INSERT INTO "Odd ""x"""."order" (lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay)
+    SELECT lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay
+    FROM due ORDER BY available_at, pos
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id
+), refused AS (
+    INSERT INTO "Odd ""x"""."order_parked" (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, state, reason)
+    SELECT lane, nextval(pg_get_serial_sequence($5::text, 'seq')::regclass),
+        id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, 'dead', $6::text
+    FROM (SELECT * FROM due WHERE id NOT IN (SELECT id FROM moved) ORDER BY available_at, pos) AS twice
+)
+SELECT (SELECT count(*) FROM moved), EXISTS (SELECT FROM fence)
+
+-- ready --
+-- One range of ready's primary key; whether the key is blocked is one entry of
+-- parked_blocked a row, a subquery with LIMIT so that it stays that and does
+-- not become a hash of all blocked keys. The payload of a blocked row is not
+-- even read. Sizes come from the row header of a payload stored out of line.
+SELECT seq, pos, attempts, lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, age, blocked
+FROM (
+    SELECT r.seq, 0::bigint AS pos, 0 AS attempts, r.lane, r.id, r.topic, r.key, r.key_hash, r.type, r.content_type,
+        CASE WHEN r.blocked THEN NULL ELSE r.payload END AS payload, r.headers,
+        r.created_at, coalesce(r.revision, 0) AS revision, r.replay,
+        (extract(epoch FROM statement_timestamp() - r.ready_at) * 1000000)::bigint AS age,
+        r.blocked,
+        sum(r.size) OVER (ORDER BY r.seq ROWS UNBOUNDED PRECEDING) - r.size AS before
+    FROM (
+        SELECT b.*, octet_length(b.headers) + CASE WHEN b.blocked THEN 0 ELSE coalesce(octet_length(b.payload), 0) END AS size
+        FROM (
+            SELECT m.*, (
+                SELECT true FROM "Odd ""x"""."order_parked" AS p
+                WHERE p.lane = m.lane AND p.key_hash = m.key_hash AND p.blocking
+                LIMIT 1) IS NOT NULL AS blocked
+            FROM "Odd ""x"""."order" AS m
+            WHERE m.lane = $1::int AND m.seq > $2::bigint
+            ORDER BY m.lane, m.seq
+            LIMIT $3::bigint
+        ) AS b
+    ) AS r
+) AS r
+WHERE before < $4::bigint
+ORDER BY seq
+
+-- due --
+-- Heads by parked_due_at; behind a blocking one the held rows of its key by
+-- parked_key, up to the next blocking row of the key, should there be one. The
+-- held rows share what the heads leave of the limit.
+WITH head AS MATERIALIZED (
+    SELECT h.pos, h.key_hash, h.blocking, row_number() OVER (ORDER BY h.available_at, h.pos) AS place
+    FROM (
+        SELECT p.pos, p.key_hash, p.blocking, p.available_at FROM "Odd ""x"""."order_parked" AS p
+        WHERE p.lane = $1::int AND p.state = 'retry' AND p.available_at <= statement_timestamp()
+        ORDER BY p.available_at, p.pos
+        LIMIT $2::bigint
+    ) AS h
+), share AS MATERIALIZED (
+    SELECT $2::bigint - count(*) AS rest,
+        greatest(1, ($2::bigint - count(*)) / greatest(1, count(*) FILTER (WHERE blocking))) AS each
+    FROM head
+), behind AS MATERIALIZED (
+    SELECT q.pos, h.place, q.seq
+    FROM head AS h
+    CROSS JOIN LATERAL (
+        SELECT p.pos, p.seq FROM "Odd ""x"""."order_parked" AS p
+        WHERE p.lane = $1::int AND p.key_hash = h.key_hash AND p.state = 'held'
+          AND p.seq < coalesce((
+            SELECT n.seq FROM "Odd ""x"""."order_parked" AS n
+            WHERE n.lane = $1::int AND n.key_hash = h.key_hash AND n.blocking AND n.pos <> h.pos
+            ORDER BY n.seq LIMIT 1), 9223372036854775807)
+        ORDER BY p.seq
+        LIMIT (SELECT each FROM share)
+    ) AS q
+    WHERE h.blocking
+    ORDER BY h.place, q.seq
+    LIMIT (SELECT rest FROM share)
+)
+SELECT seq, pos, attempts, lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, age, false AS blocked
+FROM (
+    SELECT p.seq, p.pos, p.attempts, p.lane, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.payload, p.headers,
+        p.created_at, coalesce(p.revision, 0) AS revision, p.replay,
+        (extract(epoch FROM statement_timestamp() - p.created_at) * 1000000)::bigint AS age,
+        d.place, d.nth,
+        sum(octet_length(p.headers) + coalesce(octet_length(p.payload), 0))
+            OVER (ORDER BY d.place, d.nth ROWS UNBOUNDED PRECEDING)
+            - octet_length(p.headers) - coalesce(octet_length(p.payload), 0) AS before
+    FROM (
+        SELECT pos, place, 0::bigint AS nth FROM head
+        UNION ALL
+        SELECT pos, place, seq FROM behind
+    ) AS d
+    CROSS JOIN LATERAL (SELECT * FROM "Odd ""x"""."order_parked" AS f WHERE f.pos = d.pos LIMIT 1) AS p
+) AS r
+WHERE before < $3::bigint
+ORDER BY place, nth
+
+-- settle --
+-- The fence: the lane row is locked and renewed before a row is touched, in
+-- its newest version even if this statement waited for it. Rows are found by
+-- ready's primary key.
+WITH fence AS (
+    UPDATE "Odd ""x"""."order_lane"
+    SET lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond', served_at = clock_timestamp()
+    WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint
+    RETURNING lane
+), gone AS (
+    DELETE FROM "Odd ""x"""."order"
+    WHERE lane = $1::int AND seq = ANY ($5::bigint[]) AND EXISTS (SELECT FROM fence)
+)
+SELECT EXISTS (SELECT FROM fence)
+
+-- settleArchive --
+-- As settle; what is deleted is what is archived, nothing else.
+WITH fence AS (
+    UPDATE "Odd ""x"""."order_lane"
+    SET lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond', served_at = clock_timestamp()
+    WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint
+    RETURNING lane
+), gone AS (
+    DELETE FROM "Odd ""x"""."order"
+    WHERE lane = $1::int AND seq = ANY ($5::bigint[]) AND EXISTS (SELECT FROM fence)
+    RETURNING *
+), kept AS (
+    INSERT INTO "Odd ""x"""."order_done" (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome)
+    SELECT lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, 1, 'published'
+    FROM gone ORDER BY seq
+)
+SELECT EXISTS (SELECT FROM fence)
+
+-- publishParked --
+-- By parked's primary key.
+WITH gone AS (
+    DELETE FROM "Odd ""x"""."order_parked" WHERE lane = $1::int AND pos = ANY ($2::bigint[])
+    RETURNING key_hash
+)
+SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL
+
+-- publishParkedArchive --
+-- By parked's primary key.
+WITH gone AS (
+    DELETE FROM "Odd ""x"""."order_parked" WHERE lane = $1::int AND pos = ANY ($2::bigint[])
+    RETURNING *
+), kept AS (
+    INSERT INTO "Odd ""x"""."order_done" (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome, reason)
+    SELECT lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts + 1, 'published', reason
+    FROM gone ORDER BY seq, pos
+)
+SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL
+
+-- fail --
+-- By ready's primary key.
+WITH failure AS MATERIALIZED (
+    SELECT * FROM unnest($2::bigint[], $3::int[], $4::bool[], $5::bigint[], $6::bool[], $7::text[])
+        AS f(seq, attempts, dead, delay, blocking, reason)
+), gone AS (
+    DELETE FROM "Odd ""x"""."order" WHERE lane = $1::int AND seq = ANY ($2::bigint[])
+    RETURNING *
+), kept AS (
+    INSERT INTO "Odd ""x"""."order_parked" (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay,
+        attempts, reason, blocking, state, available_at)
+    SELECT g.lane, g.seq, g.id, g.topic, g.key, g.key_hash, g.type, g.content_type, g.payload, g.headers, g.created_at, g.revision, g.replay,
+        f.attempts, f.reason, f.blocking AND g.key_hash IS NOT NULL,
+        CASE WHEN f.dead THEN 'dead' ELSE 'retry' END,
+        CASE WHEN NOT f.dead THEN clock_timestamp() + f.delay * interval '1 microsecond' END
+    FROM gone AS g JOIN failure AS f ON f.seq = g.seq
+    ORDER BY g.seq
+)
+SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL
+
+-- failParked --
+-- By parked's primary key.
+WITH changed AS (
+    UPDATE "Odd ""x"""."order_parked" AS p
+    SET attempts = f.attempts, reason = f.reason, blocking = f.blocking AND p.key_hash IS NOT NULL,
+        state = CASE WHEN f.dead THEN 'dead' ELSE 'retry' END,
+        available_at = CASE WHEN NOT f.dead THEN clock_timestamp() + f.delay * interval '1 microsecond' END
+    FROM unnest($2::bigint[], $3::int[], $4::bool[], $5::bigint[], $6::bool[], $7::text[])
+        AS f(pos, attempts, dead, delay, blocking, reason)
+    WHERE p.lane = $1::int AND p.pos = f.pos
+    RETURNING p.key_hash
+)
+SELECT DISTINCT key_hash FROM changed WHERE key_hash IS NOT NULL
+
+-- hold --
+-- By ready's primary key.
+WITH gone AS (
+    DELETE FROM "Odd ""x"""."order" WHERE lane = $1::int AND seq = ANY ($2::bigint[])
+    RETURNING *
+), kept AS (
+    INSERT INTO "Odd ""x"""."order_parked" (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, state)
+    SELECT lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, 'held'
+    FROM gone ORDER BY seq
+)
+SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL
+
+-- promote --
+-- Makes the first row of each key its head again. Two rows a key are looked
+-- at: the first that blocks, by parked_blocked, and the first that is held, by
+-- parked_key. Runs under the lane row's lock, in every transaction that changed
+-- parked rows of these keys.
+WITH first AS MATERIALIZED (
+    SELECT k.key_hash, b.seq AS blocking_seq, h.pos AS held_pos, h.seq AS held_seq
+    FROM unnest($2::bigint[]) AS k(key_hash)
+    LEFT JOIN LATERAL (
+        SELECT p.seq FROM "Odd ""x"""."order_parked" AS p
+        WHERE p.lane = $1::int AND p.key_hash = k.key_hash AND p.blocking
+        ORDER BY p.seq LIMIT 1) AS b ON true
+    LEFT JOIN LATERAL (
+        SELECT p.pos, p.seq FROM "Odd ""x"""."order_parked" AS p
+        WHERE p.lane = $1::int AND p.key_hash = k.key_hash AND p.state = 'held'
+        ORDER BY p.seq LIMIT 1) AS h ON true
+), promoted AS (
+    UPDATE "Odd ""x"""."order_parked" AS p
+    SET state = 'retry', blocking = true, available_at = clock_timestamp()
+    FROM first AS f
+    WHERE p.pos = f.held_pos AND (f.blocking_seq IS NULL OR f.held_seq < f.blocking_seq)
+)
+-- A retry that is not the first waits behind the first.
+UPDATE "Odd ""x"""."order_parked" AS p
+SET state = 'held', blocking = false, available_at = NULL
+FROM first AS f
+WHERE p.lane = $1::int AND p.key_hash = f.key_hash AND p.blocking AND p.state = 'retry'
+  AND p.seq > least(f.blocking_seq, f.held_seq)
+
+-- stats --
+-- Counts go lane by lane along ready's primary key, parked_due_at and
+-- parked_blocked, and stop at the limit.
+SELECT
+    (SELECT count(*) FROM (SELECT FROM "Odd ""x"""."order_lane" AS l JOIN "Odd ""x"""."order" AS r ON r.lane = l.lane LIMIT $1::bigint) AS c),
+    (SELECT count(*) FROM (SELECT FROM "Odd ""x"""."order_lane" AS l JOIN "Odd ""x"""."order_parked" AS p ON p.lane = l.lane AND p.state = 'scheduled' LIMIT $1::bigint) AS c),
+    (SELECT count(*) FROM (SELECT FROM "Odd ""x"""."order_lane" AS l JOIN "Odd ""x"""."order_parked" AS p ON p.lane = l.lane AND p.state = 'retry' LIMIT $1::bigint) AS c),
+    (SELECT count(*) FROM (SELECT FROM "Odd ""x"""."order_lane" AS l JOIN "Odd ""x"""."order_parked" AS p ON p.lane = l.lane AND p.state = 'held' LIMIT $1::bigint) AS c),
+    (SELECT count(*) FROM (SELECT FROM "Odd ""x"""."order_lane" AS l JOIN "Odd ""x"""."order_parked" AS p ON p.lane = l.lane AND p.state = 'dead' LIMIT $1::bigint) AS c),
+    (SELECT count(*) FROM (SELECT DISTINCT p.lane, p.key_hash FROM "Odd ""x"""."order_parked" AS p WHERE p.blocking LIMIT $1::bigint) AS c),
+    (SELECT coalesce((extract(epoch FROM statement_timestamp() - min(o.since)) * 1000000)::bigint, 0)
+     FROM "Odd ""x"""."order_lane" AS l
+     CROSS JOIN LATERAL (
+        (SELECT r.ready_at AS since FROM "Odd ""x"""."order" AS r WHERE r.lane = l.lane ORDER BY r.lane, r.seq LIMIT 1)
+        UNION ALL
+        (SELECT p.available_at FROM "Odd ""x"""."order_parked" AS p WHERE p.lane = l.lane AND p.state = 'retry'
+           AND p.available_at <= statement_timestamp()
+         ORDER BY p.available_at LIMIT 1)) AS o),
+    (SELECT count(*) FROM "Odd ""x"""."order_lane" WHERE owner <> '' AND lease_until > statement_timestamp()),
+    (SELECT count(*) FROM "Odd ""x"""."order_lane" WHERE owner <> '' AND lease_until <= statement_timestamp()),
+    (SELECT count(*) FROM "Odd ""x"""."order_lane")
+
+-- lockLane --
+-- Waits for whoever is changing the lane, and keeps others from it.
+SELECT lane FROM "Odd ""x"""."order_lane" WHERE lane = $1::int FOR UPDATE
+
+-- clock --
+-- The server's time in microseconds since 1970.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
+-- purge --
+-- From the old end of done's primary key. The rows are deleted by where they
+-- stand (ctid): they were locked there, and a plan that hashes the whole table
+-- is out of the question. The key tells partitions apart, which may each have a
+-- row in the same place.
+WITH old AS MATERIALIZED (
+    SELECT ctid, done_at, pos FROM "Odd ""x"""."order_done"
+    WHERE done_at <= statement_timestamp() - $1::bigint * interval '1 microsecond'
+    ORDER BY done_at, pos
+    LIMIT $2::bigint
+    FOR UPDATE SKIP LOCKED
+)
+DELETE FROM "Odd ""x"""."order_done" AS d
+USING old AS o
+WHERE d.ctid = ANY (ARRAY(SELECT ctid FROM old)) AND d.done_at = o.done_at AND d.pos = o.pos
+
+-- claimPurge --
+-- Whoever waited for the row finds it changed.
+UPDATE "Odd ""x"""."order_meta" SET purge_at = clock_timestamp()
+WHERE purge_at <= clock_timestamp() - $1::bigint * interval '1 microsecond'
+
+-- record --
+-- Waits for another transaction that has inserted the same, by the primary key.
+INSERT INTO "Odd ""x"""."order_inbox" (consumer, message_id) VALUES ($1::text, $2::text)
+ON CONFLICT (consumer, message_id) DO NOTHING
+
+-- recorded --
+-- By the primary key.
+SELECT EXISTS (SELECT FROM "Odd ""x"""."order_inbox" WHERE consumer = $1::text AND message_id = $2::text)
+
+-- purgeInbox --
+-- By inbox_recorded_at.
+DELETE FROM "Odd ""x"""."order_inbox"
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM "Odd ""x"""."order_inbox"
+    WHERE recorded_at <= statement_timestamp() - $1::bigint * interval '1 microsecond'
+    ORDER BY recorded_at
+    LIMIT $2::bigint
+    FOR UPDATE SKIP LOCKED))
+
+-- createSchema --
+CREATE SCHEMA "Odd ""x"""
+
+-- meta --
+SELECT version, lanes FROM "Odd ""x"""."order_meta"
+
+-- setVersion --
+UPDATE "Odd ""x"""."order_meta" SET version = $1::int
+
+-- missingLanes --
+-- How many of the lanes have no row, and how many rows are no lane.
+SELECT
+    (SELECT count(*) FROM generate_series(0, $1::int - 1) AS n(lane) WHERE n.lane NOT IN (SELECT lane FROM "Odd ""x"""."order_lane")),
+    (SELECT count(*) FROM "Odd ""x"""."order_lane" WHERE lane NOT BETWEEN 0 AND $1::int - 1)
+
+-- parked --
+-- Along parked's primary key, or the index that serves the filter.
+SELECT coalesce(p.seq, 0), p.pos, p.attempts, p.lane, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.payload, p.headers,
+    p.created_at, coalesce(p.revision, 0), p.replay,
+    (extract(epoch FROM statement_timestamp() - p.created_at) * 1000000)::bigint, false,
+    p.state, p.blocking, coalesce(p.reason, ''),
+    (extract(epoch FROM p.available_at - statement_timestamp()) * 1000000)::bigint,
+    p.parked_at
+FROM "Odd ""x"""."order_parked" AS p
+WHERE p.pos > $1::bigint
+      AND p.id = ANY ($3::text[]::uuid[])
+      AND p.lane = $4::int
+      AND p.key_hash = $5::bigint
+      AND p.key = $6::text
+      AND p.topic = $7::text
+      AND p.type = $8::text
+      AND p.state = ANY ($9::text[])
+ORDER BY p.pos
+LIMIT $2::bigint
+
+-- requeueLanes --
+-- The lanes in which there is something to requeue. Locks nothing.
+SELECT l.lane
+FROM "Odd ""x"""."order_lane" AS l
+WHERE EXISTS (
+    SELECT FROM "Odd ""x"""."order_parked" AS p
+    WHERE p.lane = l.lane AND (p.state = 'dead' OR p.available_at > statement_timestamp())
+      AND p.id = ANY ($1::text[]::uuid[])
+      AND p.lane = $2::int
+      AND p.key_hash = $3::bigint
+      AND p.key = $4::text
+      AND p.topic = $5::text
+      AND p.type = $6::text
+      AND p.state = ANY ($7::text[]))
+ORDER BY l.lane
+
+-- requeue --
+-- Runs under the lane row's lock. A dead row with a key waits as a held one for
+-- promote, which finds the head of each key. Rows that are due already are left
+-- alone, so that repeating comes to an end.
+WITH changed AS (
+    UPDATE "Odd ""x"""."order_parked" AS p
+    SET state = CASE WHEN p.state <> 'dead' THEN p.state WHEN p.key_hash IS NULL THEN 'retry' ELSE 'held' END,
+        available_at = CASE WHEN p.state <> 'dead' OR p.key_hash IS NULL THEN clock_timestamp() END,
+        blocking = p.blocking AND p.state <> 'dead',
+        attempts = CASE WHEN p.state <> 'dead' THEN p.attempts ELSE 0 END
+    WHERE p.pos = ANY (ARRAY(
+        SELECT p.pos FROM "Odd ""x"""."order_parked" AS p
+        WHERE p.lane = $1::int AND (p.state = 'dead' OR p.available_at > statement_timestamp())
+      AND p.id = ANY ($3::text[]::uuid[])
+      AND p.lane = $4::int
+      AND p.key_hash = $5::bigint
+      AND p.key = $6::text
+      AND p.topic = $7::text
+      AND p.type = $8::text
+      AND p.state = ANY ($9::text[])
+        ORDER BY p.seq, p.pos
+        LIMIT $2::bigint))
+    RETURNING p.key_hash
+)
+SELECT key_hash, count(*) FROM changed GROUP BY key_hash
+
+-- discardLanes --
+-- The lanes in which there is something to discard. Locks nothing.
+SELECT l.lane
+FROM "Odd ""x"""."order_lane" AS l
+WHERE EXISTS (SELECT FROM "Odd ""x"""."order_parked" AS p WHERE p.lane = l.lane
+      AND p.id = ANY ($1::text[]::uuid[])
+      AND p.lane = $2::int
+      AND p.key_hash = $3::bigint
+      AND p.key = $4::text
+      AND p.topic = $5::text
+      AND p.type = $6::text
+      AND p.state = ANY ($7::text[]))
+ORDER BY l.lane
+
+-- discard --
+-- Runs under the lane row's lock.
+WITH gone AS (
+    DELETE FROM "Odd ""x"""."order_parked"
+    WHERE pos = ANY (ARRAY(
+        SELECT p.pos FROM "Odd ""x"""."order_parked" AS p
+        WHERE p.lane = $1::int
+      AND p.id = ANY ($3::text[]::uuid[])
+      AND p.lane = $4::int
+      AND p.key_hash = $5::bigint
+      AND p.key = $6::text
+      AND p.topic = $7::text
+      AND p.type = $8::text
+      AND p.state = ANY ($9::text[])
+        ORDER BY p.pos
+        LIMIT $2::bigint))
+    RETURNING *
+), kept AS (
+    INSERT INTO "Odd ""x"""."order_done" (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome, reason)
+    SELECT lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, 'discarded', reason
+    FROM gone ORDER BY seq, pos
+)
+SELECT key_hash, count(*) FROM gone GROUP BY key_hash
+
+-- replay --
+-- One range of done's primary key, or its index on id. Inserts as a producer
+-- does, and locks no lane.
+WITH batch AS MATERIALIZED (
+    SELECT d.* FROM "Odd ""x"""."order_done" AS d
+    WHERE (d.done_at, d.pos) > (timestamptz 'epoch' + $1::bigint * interval '1 microsecond', $2::bigint)
+      AND d.done_at < timestamptz 'epoch' + $3::bigint * interval '1 microsecond'
+      AND d.id = ANY ($5::text[]::uuid[])
+      AND d.lane = $6::int
+      AND d.key_hash = $7::bigint
+      AND d.key = $8::text
+      AND d.topic = $9::text
+      AND d.type = $10::text
+    ORDER BY d.done_at, d.pos
+    LIMIT $4::bigint
+), replayed AS (
+    INSERT INTO "Odd ""x"""."order" (lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay)
+    SELECT lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay + 1
+    FROM batch ORDER BY done_at, pos
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id
+), last AS (
+    SELECT done_at, pos FROM batch ORDER BY done_at DESC, pos DESC LIMIT 1
+)
+SELECT (SELECT count(*) FROM replayed), (SELECT count(*) FROM batch),
+    coalesce((SELECT (extract(epoch FROM done_at) * 1000000)::bigint FROM last), 0),
+    coalesce((SELECT pos FROM last), 0)
+
