@@ -73,7 +73,8 @@ type chunk struct {
 	messages []outbox.Message
 	lines    []int // of the messages
 	given    bool  // an id was given, so that one may be a duplicate
-	end      bool  // the transaction is complete
+	last     int   // line of the transaction so far
+	end      bool  // the transaction is complete; then there may be no messages
 	err      error // the input ended with an error; nothing else is set
 }
 
@@ -144,7 +145,7 @@ func (e *enqueuer) read(ctx context.Context, in io.Reader, chunks chan<- chunk) 
 	var c chunk
 	size, inTx := 0, 0
 	send := func(end bool) bool {
-		c.end = end
+		c.end, c.last = end, l.number
 		select {
 		case chunks <- c:
 		case <-ctx.Done():
@@ -210,7 +211,7 @@ func (e *enqueuer) write(ctx context.Context, p *process, chunks <-chan chunk) e
 			return err
 		}
 		if c.end {
-			if err := e.commit(p, c.lines); err != nil {
+			if err := e.commit(p, c.last); err != nil {
 				return err
 			}
 		}
@@ -219,6 +220,9 @@ func (e *enqueuer) write(ctx context.Context, p *process, chunks <-chan chunk) e
 }
 
 func (e *enqueuer) insert(ctx context.Context, c chunk) error {
+	if len(c.messages) == 0 {
+		return nil
+	}
 	if e.tx == nil {
 		tx, err := e.out.DB().BeginTx(ctx, nil)
 		if err != nil {
@@ -269,8 +273,7 @@ func (e *enqueuer) duplicate(ctx context.Context, c chunk, found error) error {
 	return named(c, found)
 }
 
-func (e *enqueuer) commit(p *process, lines []int) error {
-	last := lines[len(lines)-1]
+func (e *enqueuer) commit(p *process, last int) error {
 	err := e.tx.Commit()
 	e.tx = nil
 	if err != nil {

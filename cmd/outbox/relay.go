@@ -76,7 +76,7 @@ func (c *relayRun) flags(fs *flag.FlagSet) {
 	fs.StringVar(&c.source, "source", cloudevents.DefaultSource, "the source attribute of every CloudEvent, a `URI` reference")
 	fs.BoolVar(&c.cfg.UntilEmpty, "until-empty", false, "end when nothing is ready or due and no other relay holds a lane")
 	fs.StringVar(&c.cfg.Owner, "owner", "", "a `name` for this relay, unique among running ones; default: host, process and a random suffix")
-	number(&c.cfg.Workers, "workers", "how many lanes are worked on at a time, a `number` (default 4)")
+	number(&c.cfg.Workers, "workers", "the `number` of lanes worked on at a time (default 4)")
 	number(&c.cfg.Batch, "batch", "the most messages read and settled at a time, a `number` (default 500)")
 	fs.Func("batch-bytes", "the most payload and headers read at a time, in `bytes` (default 16777216)", func(s string) error {
 		n, err := strconv.ParseInt(s, 10, 64)
@@ -145,15 +145,15 @@ func (c *relayRun) run(ctx context.Context, p *process) error {
 		c.publish = p.getenv("OUTBOX_PUBLISH")
 	}
 	c.cfg.Retention = c.retention.Duration
-	publisher, err := openPublisher(p, c.publish, c.source, &c.cfg)
-	if err != nil {
-		return err
-	}
 	o, err := c.target.open(ctx, p)
 	if err != nil {
 		return err
 	}
 	defer o.close()
+	publisher, err := openPublisher(p, c.publish, c.source, &c.cfg)
+	if err != nil {
+		return err
+	}
 
 	// When the reader of our output goes away, we stop in order instead of dying
 	// with our lanes held.

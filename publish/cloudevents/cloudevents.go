@@ -224,17 +224,27 @@ func appendText(dst []byte, name, value string) []byte {
 func appendQuoted(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')
-	for _, r := range s { // bad bytes come as U+FFFD
+	plain := 0 // where what is not appended yet, and needs no escape, begins
+	for i := 0; i < len(s); {
+		if c := s[i]; c >= ' ' && c < 0x7f && c != '"' && c != '\\' {
+			i++
+			continue
+		}
+		r, size := utf8.DecodeRuneInString(s[i:])
+		dst = append(dst, s[plain:i]...)
+		i += size
+		plain = i
 		switch {
 		case r == '"' || r == '\\':
 			dst = append(dst, '\\', byte(r))
-		case r < ' ' || r >= 0x7f && r < 0xa0:
+		case r < 0xa0: // a control character
 			dst = append(dst, '\\', 'u', '0', '0', hex[r>>4], hex[r&0xf])
 		case r == '\u2028' || r == '\u2029':
 			dst = append(dst, '\\', 'u', '2', '0', '2', hex[r&0xf])
 		default:
-			dst = utf8.AppendRune(dst, r)
+			dst = utf8.AppendRune(dst, r) // U+FFFD for a bad byte
 		}
 	}
+	dst = append(dst, s[plain:]...)
 	return append(dst, '"')
 }

@@ -129,7 +129,11 @@ func (p *Publisher) lock(ctx context.Context) (f *os.File, unlock func(), err er
 			return nil, nil, waited(ctx)
 		}
 		var same bool
-		if err == nil {
+		switch {
+		case err != nil:
+		case ctx.Err() != nil: // both were ready
+			err = waited(ctx)
+		default:
 			same, err = p.is(f)
 		}
 		switch {
@@ -247,6 +251,9 @@ func (s *Stream) Publish(ctx context.Context, messages []relay.Message) []error 
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
 	case <-ctx.Done():
+		return results(len(messages), fmt.Errorf("wait for the stream: %w", context.Cause(ctx)))
+	}
+	if ctx.Err() != nil { // both were ready
 		return results(len(messages), fmt.Errorf("wait for the stream: %w", context.Cause(ctx)))
 	}
 	_, err := s.w.Write(lines)

@@ -112,12 +112,9 @@ func (p *Publisher) Publish(ctx context.Context, messages []relay.Message) []err
 	for i := range messages {
 		body = cloudevents.Append(body[:0], p.source, &messages[i])
 		errs[i] = p.post(ctx, body)
-		if relay.IsUnavailable(errs[i]) || ctx.Err() != nil {
+		if relay.IsUnavailable(errs[i]) {
 			for rest := i + 1; rest < len(errs); rest++ {
 				errs[rest] = errs[i]
-				if ctx.Err() != nil {
-					errs[rest] = fmt.Errorf("webhook publisher: not sent: %w", context.Cause(ctx))
-				}
 			}
 			break
 		}
@@ -176,7 +173,7 @@ func failure(err error) error {
 	case errors.As(err, &dial) && (dial.Op == "dial" || dial.Op == "proxyconnect"),
 		errors.As(err, new(*net.DNSError)),
 		errors.As(err, new(*tls.CertificateVerificationError)),
-		errors.As(err, new(tls.RecordHeaderError)),
+		errors.As(err, new(tls.RecordHeaderError)), errors.Is(err, http.ErrSchemeMismatch),
 		strings.Contains(err.Error(), "TLS handshake timeout"): // net/http has no name for it
 		return relay.Unavailable(failed)
 	}
