@@ -148,7 +148,7 @@ func (x *faultyTx) Commit() error {
 	case applied:
 		err = x.Tx.Commit()
 	case undone:
-		err = x.Tx.Rollback()
+		err = x.Rollback()
 	case delayed:
 		c.late = append(c.late, x.Tx)
 		x.conn.open = true

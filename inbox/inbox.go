@@ -251,7 +251,7 @@ func (in *Inbox) explain(at stage, unknown bool, err error) error {
 // pause waits a short random time before the next try, and reports whether the
 // context is still alive.
 func pause(ctx context.Context, try int) bool {
-	timer := time.NewTimer(rand.N(5 * time.Millisecond << min(try, 6))) //nolint:gosec // spreads tries, hides nothing
+	timer := time.NewTimer(rand.N(5 * time.Millisecond << min(try, 6)))
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():

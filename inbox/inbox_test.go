@@ -399,7 +399,7 @@ func TestRecordInCallersTransaction(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer tx.Rollback() //nolint:errcheck // after end it does nothing
+			defer tx.Rollback()
 			fresh, err := in.Record(t.Context(), tx, "billing", "m1")
 			if err != nil {
 				t.Fatal(err)

@@ -68,43 +68,50 @@ func TestSabotageIsFound(t *testing.T) {
 			"a line is missing", func(e *evidence) {
 				e.lines(func(l [][]byte) [][]byte { return slices.Delete(l, 5, 6) })
 			},
-			"every committed message is published", map[string]int{"Lost": 1},
+			"every committed message is published",
+			map[string]int{"Lost": 1},
 		},
 		{
 			"a message was lost and the consumer has not got it either", func(e *evidence) {
 				e.lines(func(l [][]byte) [][]byte { return slices.Delete(l, 0, 1) })
 				e.effects = slices.Delete(e.effects, 0, 1)
 			},
-			"every committed message is published", map[string]int{"Lost": 1},
+			"every committed message is published",
+			map[string]int{"Lost": 1},
 		},
 		{
 			"a line is corrupted", func(e *evidence) {
 				e.lines(func(l [][]byte) [][]byte { l[4] = append([]byte("x"), l[4]...); return l })
 			},
-			"line 5: is no event", map[string]int{"Altered": 1, "Lost": 1},
+			"line 5: is no event",
+			map[string]int{"Altered": 1, "Lost": 1},
 		},
 		{
 			"the last line is torn", func(e *evidence) { e.file = e.file[:len(e.file)-20] },
-			"has no end", map[string]int{"Altered": 1},
+			"has no end",
+			map[string]int{"Altered": 1},
 		},
 		{
 			"two lines of a key are swapped", func(e *evidence) {
 				e.lines(func(l [][]byte) [][]byte { l[0], l[2] = l[2], l[0]; return l })
 			},
-			"messages of one key are first published in order", map[string]int{"OrderViolations": 1},
+			"messages of one key are first published in order",
+			map[string]int{"OrderViolations": 1},
 		},
 		{
 			"the sequence runs backwards", func(e *evidence) {
 				e.file = bytes.ReplaceAll(e.file, []byte(`"sequence":"31"`), []byte(`"sequence":"1"`))
 			},
-			"messages of one key are first published in order", map[string]int{"OrderViolations": 1},
+			"messages of one key are first published in order",
+			map[string]int{"OrderViolations": 1},
 		},
 		{
 			"a message is published whose transaction rolled back", func(e *evidence) {
 				e.file = append(e.file, strings.ReplaceAll(line(1, 3, 7), id(1, 3), id(9, 9))...)
 				e.file = append(e.file, strings.ReplaceAll(line(1, 3, 8), id(1, 3), id(9, 9))...)
 			},
-			"no message is published whose transaction rolled back", map[string]int{"Unexpected": 1, "EffectsLost": 1},
+			"no message is published whose transaction rolled back",
+			map[string]int{"Unexpected": 1, "EffectsLost": 1},
 		},
 		{
 			"the payload tells of another change", func(e *evidence) {
@@ -113,7 +120,8 @@ func TestSabotageIsFound(t *testing.T) {
 					return l
 				})
 			},
-			"every line is the event that was committed", map[string]int{"Altered": 1},
+			"every line is the event that was committed",
+			map[string]int{"Altered": 1},
 		},
 		{
 			"a duplicate differs from its first line", func(e *evidence) {
@@ -122,47 +130,57 @@ func TestSabotageIsFound(t *testing.T) {
 					return l
 				})
 			},
-			"differs from its first line", map[string]int{"Altered": 1},
+			"differs from its first line",
+			map[string]int{"Altered": 1},
 		},
 		{
 			"a message is published twice under one lease", func(e *evidence) { e.file = append(e.file, line(1, 3, 7)...) },
-			"nothing is published again under the same lease", map[string]int{"Unexplained": 1},
+			"nothing is published again under the same lease",
+			map[string]int{"Unexplained": 1},
 		},
 		{
 			"a message was left in the outbox", func(e *evidence) { e.left.Held, e.left.Dead = 1, 1 },
-			"2 messages are left, 1 of them dead", map[string]int{"Left": 2},
+			"2 messages are left, 1 of them dead",
+			map[string]int{"Left": 2},
 		},
 		{
 			"an effect is missing", func(e *evidence) { e.effects = e.effects[:5] },
-			"the consumer applies every published message", map[string]int{"EffectsLost": 1},
+			"the consumer applies every published message",
+			map[string]int{"EffectsLost": 1},
 		},
 		{
 			"an effect happened twice", func(e *evidence) { e.effects = append(e.effects, e.effects[0]) },
-			"the consumer applies no message twice", map[string]int{"EffectsRepeated": 1},
+			"the consumer applies no message twice",
+			map[string]int{"EffectsRepeated": 1},
 		},
 		{
 			"an effect has another content", func(e *evidence) { e.effects[5].revision = 4 },
-			"the consumer applies only what was committed", map[string]int{"EffectsUnexpected": 1},
+			"the consumer applies only what was committed",
+			map[string]int{"EffectsUnexpected": 1},
 		},
 		{
 			"effects are out of order", func(e *evidence) { e.effects[0], e.effects[2] = e.effects[2], e.effects[0] },
-			"in order", map[string]int{"EffectsOutOfOrder": 1},
+			"in order",
+			map[string]int{"EffectsOutOfOrder": 1},
 		},
 		{
 			"a rolled back change is in the journal", func(e *evidence) {
 				e.plan[1].fate = rollsBack
 			},
-			"was to roll back and is in the journal", map[string]int{"Business": 1},
+			"was to roll back and is in the journal",
+			map[string]int{"Business": 1},
 		},
 		{
 			"an order lost a change", func(e *evidence) { e.orders[2] = 2 },
-			"order 2 is at revision 2 and has 3 changes", map[string]int{"Business": 1},
+			"order 2 is at revision 2 and has 3 changes",
+			map[string]int{"Business": 1},
 		},
 		{
 			"a planned change was never made", func(e *evidence) {
 				e.plan = append(e.plan, plannedRow{id(2, 4), 2, commits})
 			},
-			"was to commit and is not in the journal", map[string]int{"Business": 1},
+			"was to commit and is not in the journal",
+			map[string]int{"Business": 1},
 		},
 		{
 			"nothing happened at all", func(e *evidence) { *e = evidence{} },

@@ -67,7 +67,7 @@ func Run(ctx context.Context, cfg Config) (_ Report, err error) {
 		return Report{}, err
 	}
 	defer func() { err = errors.Join(err, d.removeFolder()) }()
-	if err := d.open(); err != nil {
+	if err := d.open(); err != nil { //nolint:contextcheck // it does no I/O
 		return Report{}, err
 	}
 	defer d.close()
@@ -183,7 +183,7 @@ func (d *demo) removeFolder() error {
 
 // say tells of progress.
 func (d *demo) say(format string, args ...any) {
-	fmt.Fprintf(d.Progress, "%5.1fs  %s\n", time.Since(d.started).Seconds(), fmt.Sprintf(format, args...))
+	_, _ = fmt.Fprintf(d.Progress, "%5.1fs  %s\n", time.Since(d.started).Seconds(), fmt.Sprintf(format, args...))
 }
 
 // work lets everybody work until all is done, and returns how many relays were

@@ -42,7 +42,7 @@ var program = sync.OnceValues(func() (string, error) {
 	if runtime.GOOS == "windows" {
 		path += ".exe"
 	}
-	text, err := exec.Command("go", "build", "-o", path, "github.com/outbox-suite/outbox/cmd/outbox").CombinedOutput() //nolint:noctx // the test's deadline ends it
+	text, err := exec.Command("go", "build", "-o", path, "github.com/outbox-suite/outbox/cmd/outbox").CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("%w: %s", err, text)
 	}

@@ -3,6 +3,7 @@ package demo
 import (
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -66,9 +67,8 @@ func (d *demo) plan() []planned {
 	var plan []planned
 	add := func(order int, f fate) {
 		var id uuid.UUID
-		for i := range id {
-			id[i] = byte(random.Uint32())
-		}
+		binary.BigEndian.PutUint64(id[:8], random.Uint64())
+		binary.BigEndian.PutUint64(id[8:], random.Uint64())
 		id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80 // version 4
 		plan = append(plan, planned{id, order, f})
 	}
@@ -162,6 +162,7 @@ func (d *demo) change(ctx context.Context, tx *sql.Tx, item planned) error {
 		return errRollsBack
 	case late:
 		pause(ctx, 20*time.Millisecond)
+	case commits:
 	}
 	return nil
 }
