@@ -40,7 +40,8 @@ type Config struct {
 	Seed uint64
 	// Keep leaves tables and files where they are.
 	Keep bool
-	// Progress is told what happens, a line at a time.
+	// Progress is told what happens, a line at a time. It must be safe for
+	// concurrent use.
 	Progress io.Writer
 }
 
@@ -213,6 +214,7 @@ func (d *demo) work(ctx context.Context, plan []planned) (killed int, err error)
 	})
 	var writing sync.WaitGroup
 	defer writing.Wait()
+	defer cancel(nil) // after an error nobody is to go on
 	items := make(chan planned)
 	for range d.Writers {
 		writing.Go(func() {
@@ -232,7 +234,12 @@ func (d *demo) work(ctx context.Context, plan []planned) (killed int, err error)
 		}
 	})
 
-	victim, err := d.awaitVictim(ctx, &relays, len(plan)/4)
+	written := make(chan struct{})
+	go func() {
+		writing.Wait()
+		close(written)
+	}()
+	victim, err := d.awaitVictim(ctx, &relays, len(plan)/4, written)
 	if err != nil {
 		return 0, err
 	}
@@ -240,12 +247,12 @@ func (d *demo) work(ctx context.Context, plan []planned) (killed int, err error)
 	if err != nil {
 		return 0, err
 	}
-	d.say("%s is killed while it holds %d lanes; another one takes its place", victim, lanes)
+	d.say("%s is killed and leaves %d of %d lanes behind; another one takes its place", victim, lanes, d.shop.Tables().Lanes)
 	if err := relays.start(ctx, cancel); err != nil {
 		return 0, err
 	}
 
-	writing.Wait()
+	<-written
 	if ctx.Err() != nil {
 		return 0, context.Cause(ctx)
 	}
@@ -264,25 +271,35 @@ func (d *demo) work(ctx context.Context, plan []planned) (killed int, err error)
 	return relays.killed, nil
 }
 
-// awaitVictim waits until so many messages are published and a relay holds lanes.
-func (d *demo) awaitVictim(ctx context.Context, relays *relays, messages int) (owner string, err error) {
+// awaitVictim waits until so many messages are published and a relay holds lanes,
+// or until it is too late for that.
+func (d *demo) awaitVictim(ctx context.Context, relays *relays, messages int, written <-chan struct{}) (owner string, err error) {
+	var at int64
+	published := 0
 	err = d.await(ctx, "a relay to be at work", func() (done bool, progress int64, err error) {
-		published, err := readLines(d.file(), 0)
-		progress = int64(len(published))
-		if err != nil || bytes.Count(published, []byte("\n")) < messages {
-			return false, progress, err
+		lines, err := readLines(d.file(), at)
+		at += int64(len(lines))
+		published += bytes.Count(lines, []byte("\n"))
+		if err != nil || published < messages {
+			return false, at, err
 		}
 		for _, name := range relays.names() {
 			n, err := d.lanesOf(ctx, name)
 			if err != nil {
-				return false, progress, err
+				return false, at, err
 			}
 			if n > 0 {
 				owner = name
-				return true, progress, nil
+				return true, at, nil
 			}
 		}
-		return false, progress, nil
+		select {
+		case <-written: // soon nobody holds any
+			owner = relays.names()[0]
+			return true, at, nil
+		default:
+			return false, at, nil
+		}
 	})
 	return owner, err
 }

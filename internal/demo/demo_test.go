@@ -156,7 +156,7 @@ func TestInterrupted(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a process cannot be sent an interrupt here")
 	}
-	cmd, folder := command(t, nil, "--orders", "20000")
+	cmd, folder := command(t, nil, "--orders", "2000")
 	var noise bytes.Buffer
 	cmd.Stderr = &noise
 	if err := cmd.Start(); err != nil {
