@@ -11,9 +11,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/dialect"
 	"github.com/outbox-suite/outbox/inbox"
+	"github.com/outbox-suite/outbox/postgres"
 	"github.com/outbox-suite/outbox/sqlite"
 )
 
@@ -124,6 +127,85 @@ func TestSecondWaitsForFirst(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestSerializable: where the second waits, it may be refused for having begun too
+// early. It runs again and finds the duplicate.
+func TestSerializable(t *testing.T) {
+	everywhere(t, func(t *testing.T, g target) {
+		g.db.SetMaxOpenConns(8)
+		in := g.inbox(t, inbox.Config{TxOptions: &sql.TxOptions{Isolation: sql.LevelSerializable}, Tries: 20})
+		for n := range 3 {
+			var handled atomic.Int32
+			var all sync.WaitGroup
+			for range 4 {
+				all.Go(func() {
+					ok, err := in.Handle(t.Context(), g.db, "billing", fmt.Sprint("m", n), g.effect(n))
+					if err != nil {
+						t.Error(err)
+					}
+					if ok {
+						handled.Add(1)
+					}
+				})
+			}
+			all.Wait()
+			if handled.Load() != 1 || g.count(t, n) != 1 {
+				t.Errorf("%d calls say they handled it, effect happened %d times", handled.Load(), g.count(t, n))
+			}
+		}
+	})
+}
+
+// TestSwallowedError: some engines give the transaction up with the first error,
+// whatever the handler makes of it. The answer must fit what is there.
+func TestSwallowedError(t *testing.T) {
+	everywhere(t, func(t *testing.T, g target) {
+		in := g.inbox(t, inbox.Config{})
+		handled, err := in.Handle(t.Context(), g.db, "billing", "m1", func(ctx context.Context, tx *sql.Tx) error {
+			if err := g.effect(1)(ctx, tx); err != nil {
+				return err
+			}
+			_, _ = tx.ExecContext(ctx, "INSERT INTO "+g.effects()+" (nothing) VALUES (1)")
+			return nil
+		})
+		recorded, recordedErr := in.Recorded(t.Context(), g.db, "billing", "m1")
+		if recordedErr != nil {
+			t.Fatal(recordedErr)
+		}
+		if handled != (err == nil) || handled != recorded || handled != (g.count(t, 1) == 1) {
+			t.Errorf("got (%t, %v), recorded %t, %d effects", handled, err, recorded, g.count(t, 1))
+		}
+	})
+}
+
+// TestRecordInDriversTransaction records in a transaction of the driver itself.
+func TestRecordInDriversTransaction(t *testing.T) {
+	everywhere(t, func(t *testing.T, g target) {
+		if g.dsn == "" {
+			t.Skip("the driver has none but database/sql's")
+		}
+		conn, err := pgx.Connect(t.Context(), g.dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close(context.Background())
+		in := g.inbox(t, inbox.Config{})
+		for _, want := range []bool{true, false} {
+			tx, err := conn.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			fresh, err := in.Record(t.Context(), postgres.Tx(tx), "billing", "m1")
+			if err != nil || fresh != want {
+				t.Errorf("got (%t, %v), want %t", fresh, err, want)
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		g.expect(t, in, "billing", "m1", 1, false)
+	})
 }
 
 func TestRollbackForgets(t *testing.T) {

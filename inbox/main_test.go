@@ -31,6 +31,8 @@ type target struct {
 	connect func() (driver.Conn, error)
 	// deadlocks tells that two transactions can wait for each other's rows.
 	deadlocks bool
+	// dsn is that of a server, for its driver's own transactions.
+	dsn string
 }
 
 func (g target) effects() string { return g.prefix + "_effects" }
@@ -60,7 +62,7 @@ func everywhere(t *testing.T, test func(t *testing.T, g target)) {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { db.Close() })
-				g := target{db: db, dialect: postgres.New(), prefix: "t" + strings.ToLower(rand.Text()[:10]), deadlocks: true}
+				g := target{db: db, dialect: postgres.New(), prefix: "t" + strings.ToLower(rand.Text()[:10]), deadlocks: true, dsn: server.DSN}
 				g.connect = func() (driver.Conn, error) { return stdlib.GetDefaultDriver().Open(server.DSN) }
 				t.Cleanup(func() {
 					for _, suffix := range []string{"", "_parked", "_done", "_lane", "_inbox", "_meta", "_effects"} {
