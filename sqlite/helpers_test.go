@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,7 +36,10 @@ func fresh(t testing.TB, lanes int) *env {
 		TB: t, ctx: t.Context(), path: filepath.Join(t.TempDir(), "a b.db"),
 		tables: dialect.Tables{Prefix: odd, Lanes: lanes},
 	}
-	e.db = open(t, e.path)
+	name, err := sqlite.DSN(e.path)
+	e.must(err)
+	// The settings of Open, without the wait for the disk.
+	e.db = openDSN(t, strings.Replace(name, "_synchronous=FULL", "_synchronous=OFF", 1))
 	e.store = bind(t, e.tables)
 	e.must2(e.store.Migrate(e.ctx, e.db))
 	return e
@@ -314,17 +316,3 @@ func dead(row int64) dialect.Failure {
 	f.Dead = true
 	return f
 }
-
-// await polls a condition until it holds.
-func await(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !holds(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-		time.Sleep(time.Millisecond) // between two looks at the condition
-	}
-}
-
-// shuffled are the numbers from 0 to n-1.
-func shuffled(r interface{ Perm(int) []int }, n int) []int { return slices.Clone(r.Perm(n)) }
