@@ -34,5 +34,9 @@ func scenarios() []Scenario {
 		enqueueScenarios,
 		deliveryScenarios,
 		faultScenarios,
+		cutScenarios,
+		serverScenarios,
+		clockScenarios,
+		storeScenarios,
 	)
 }

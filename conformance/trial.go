@@ -608,3 +608,6 @@ func (t *trial) judge() findings {
 	defer t.mu.Unlock()
 	return judge(t.wrote, took, may)
 }
+
+// everything selects all messages that an operator's command is for.
+var everything = outbox.Filter{All: true}

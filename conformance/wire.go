@@ -20,8 +20,8 @@ type statement struct {
 
 // wire is called around the statements of a pool, from many goroutines. before
 // returning an error keeps the statement from being done; after says what the
-// caller gets. An error of driver.ErrBadConn kind has the pool drop the
-// connection.
+// caller gets. An error of theirs stands for a lost connection: the pool closes
+// it, and the server undoes what was open.
 type wire struct {
 	before func(s statement) error
 	after  func(s statement, err error) error
@@ -67,6 +67,7 @@ type tapConn struct {
 	owner *sql.Conn
 	conn  driver.Conn
 	wire  wire
+	lost  bool            // the wire has failed a statement
 	tx    context.Context //nolint:containedctx // the open transaction's, which Commit is not given
 }
 
@@ -77,12 +78,15 @@ func (c *tapConn) step(s statement, do func() error) error {
 	s.inTx = c.tx != nil
 	if c.wire.before != nil {
 		if err := c.wire.before(s); err != nil {
+			c.lost = true
 			return err
 		}
 	}
 	err := do()
 	if c.wire.after != nil && !errors.Is(err, driver.ErrSkip) {
-		err = c.wire.after(s, err)
+		told := c.wire.after(s, err)
+		c.lost = c.lost || (err == nil && told != nil)
+		err = told
 	}
 	return err
 }
@@ -206,6 +210,9 @@ func (c *tapConn) ResetSession(ctx context.Context) error {
 
 // IsValid implements [driver.Validator].
 func (c *tapConn) IsValid() bool {
+	if c.lost {
+		return false
+	}
 	if v, ok := c.conn.(driver.Validator); ok {
 		return v.IsValid()
 	}

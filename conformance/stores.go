@@ -1,0 +1,275 @@
+package conformance
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/relay"
+)
+
+// storeScenarios: tables that are missing, doubled or looked away from.
+var storeScenarios = []Scenario{
+	{
+		Name:    "Relay/NoTransactionWhilePublishing",
+		Promise: "while a broker stalls, the relay has no transaction, no open read and no session in use, and nobody waits for it",
+		lanes:   1,
+		run:     noTransactionWhilePublishing,
+	},
+	{
+		Name:    "Relay/LostWakeUps",
+		Promise: "when every wake-up is lost, a message leaves within one poll interval",
+		run:     lostWakeUps,
+	},
+	{
+		Name:    "Store/TwoDatabases",
+		Promise: "relays of two outboxes with the same ids, owners and lanes settle each its own; a lease of one is refused by the other",
+		lanes:   1,
+		run:     twoDatabases,
+	},
+	{
+		Name:    "Settle/ArchiveFails",
+		Promise: "when what was published cannot be kept, it leaves the outbox all the same, once, and the relay says so",
+		lanes:   1,
+		run:     archiveFails,
+	},
+}
+
+func noTransactionWhilePublishing(t *trial) {
+	t.broker.first(1, ofKey("dead"), refuse(relay.Permanent(errors.New("never"))))
+	// One worker and one lane: while that worker publishes, nothing but a renewal,
+	// twenty seconds away, is a reason to use the database.
+	r := t.start(patient, func(c *relay.Config) { c.Workers, c.PublishTimeout = 1, time.Minute })
+	t.enqueue("dead", 2)
+	t.await("a dead message", func() bool { return t.stats().Dead == 1 })
+	middle := t.gate()
+	stalled := t.broker.when(anyMessage, after(middle, acceptIt))
+	messages := make([]outbox.Message, 10)
+	for i := range messages {
+		messages[i] = t.message(string(rune('a' + i)))
+	}
+	t.enqueueAll(messages...)
+	t.await("the publishes to stall", func() bool { return stalled.seen() == len(messages) })
+	used := func() int { return r.db.Stats().InUse }
+	t.await("the relay to leave the database alone while the broker stalls", func() bool { return used() == 0 })
+
+	// The others go on at once: nothing is locked.
+	atOnce := func(what string, do func(ctx context.Context) error) {
+		ctx, cancel := context.WithTimeout(t.ctx, t.target.Patience)
+		defer cancel()
+		if err := do(ctx); err != nil {
+			t.error("while the broker stalls, %s: %v", what, err)
+		}
+		if n := used(); n != 0 {
+			t.error("while the broker stalls, the relay uses %d sessions", n)
+		}
+	}
+	atOnce("a producer", func(ctx context.Context) error {
+		m := t.message("a")
+		err := t.box.InTx(ctx, nil, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := t.box.Enqueue(ctx, tx, m)
+			return err
+		})
+		t.record(committed, m)
+		return err
+	})
+	atOnce("an operator's requeue in the same lane", func(ctx context.Context) error {
+		n, err := t.box.Requeue(ctx, everything, 0)
+		if err == nil && n != 1 {
+			t.error("while the broker stalls, a requeue found %d messages, not 1", n)
+		}
+		return err
+	})
+	atOnce("another relay's claim", func(ctx context.Context) error {
+		_, _, err := t.store().Claim(ctx, t.db, 0, "other", time.Second)
+		return err
+	})
+	atOnce("a migration", func(ctx context.Context) error {
+		_, err := t.box.Migrate(ctx)
+		return err
+	})
+	middle.open()
+	t.settleDown()
+	t.noDuplicates()
+}
+
+// isDone chooses the done table.
+func isDone(name string) bool { return strings.HasSuffix(strings.TrimRight(name, "\"`]"), "_done") }
+
+func lostWakeUps(t *trial) {
+	const interval = 400 * time.Millisecond
+	d := t.target.Dialect
+	_, listens := t.store().(dialect.Waker)
+	if listens {
+		d = deaf{d}
+	}
+	r := t.startWith(relayWith{dialect: d, config: func(c *relay.Config) {
+		c.PollMin, c.PollMax, c.Listen = interval, interval, listens
+	}})
+	// Wake-ups go to the relays of the outbox that the producer has, and this one
+	// has none.
+	deafened := t.newBox(t.db, t.target.Dialect)
+	var longest time.Duration
+	for range t.size(20, 6) {
+		w := t.beginOn(deafened)
+		w.enqueue(t.message("a"), t.message("b"), t.message(""))
+		w.commit()
+		began := time.Now()
+		t.awaitPublished()
+		longest = max(longest, time.Since(began))
+		t.awaitEmpty()
+	}
+	// The interval is jittered by a quarter.
+	if !within(longest, interval*5/4) {
+		t.error("with all wake-ups lost a message waited %v, the poll interval is %v", longest, interval)
+	}
+	t.note("the longest wait was %v with a poll interval of %v", longest.Round(time.Millisecond), interval)
+	if r.ended() {
+		t.fail("the relay has ended")
+	}
+	t.settleDown()
+}
+
+// deaf is a dialect whose listeners hear nothing.
+type deaf struct{ dialect.Dialect }
+
+// Bind implements [dialect.Dialect].
+func (d deaf) Bind(tables dialect.Tables) (dialect.Store, error) {
+	s, err := d.Dialect.Bind(tables)
+	return deafStore{s}, err
+}
+
+type deafStore struct{ dialect.Store }
+
+// Wake implements [dialect.Waker].
+func (deafStore) Wake(context.Context, dialect.DB) error { return nil }
+
+// Listen implements [dialect.Waker].
+func (deafStore) Listen(ctx context.Context, _ *sql.DB, _ func()) error {
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// second makes a second set of tables beside the scenario's own, dropped after it.
+func (t *trial) second() *outbox.Outbox {
+	tables := t.tables
+	tables.Prefix += "_b"
+	box := t.boxOf(&tables, t.db, t.target.Dialect)
+	t.migrate(box)
+	return box
+}
+
+func twoDatabases(t *trial) {
+	other := t.second()
+	tables := other.Tables()
+	otherBroker := newBroker()
+
+	// The same ids in both; what the brokers got is counted for each.
+	messages := make([]outbox.Message, 200)
+	for i := range messages {
+		messages[i] = t.message(string(rune('a' + i%20)))
+	}
+	enqueue := func(box *outbox.Outbox) {
+		t.must(box.InTx(t.ctx, nil, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := box.Enqueue(ctx, tx, messages...)
+			return err
+		}), "enqueue")
+	}
+	enqueue(t.box)
+	t.record(committed, messages...)
+	enqueue(other)
+
+	// By hand: the same lane, owner and rows, and another epoch.
+	mine := t.claim("same")
+	mine = t.claim("same") // one epoch more than in the other
+	epoch, ok, err := other.Store().Claim(t.ctx, t.db, 0, "same", time.Minute)
+	t.must(err, "claim")
+	if !ok || epoch == mine.Epoch {
+		t.fail("the other's lane is claimed with epoch %d (%v), the first one's with %d", epoch, ok, mine.Epoch)
+	}
+	rows := t.ready()
+	ok, err = other.Store().Settle(t.ctx, t.db, mine, time.Minute, dialect.Settlement{Published: seqs(rows)})
+	t.must(err, "settle in the other")
+	if s, err := other.Stats(t.ctx); ok || err != nil || s.Ready != int64(len(messages)) {
+		t.error("a settle under a lease of the first outbox was answered by the second with %v, and left %d of %d messages: %v", ok, s.Ready, len(messages), err)
+	}
+	theirs := dialect.Lease{Lane: 0, Owner: "same", Epoch: epoch}
+	t.must(other.Store().Release(t.ctx, t.db, theirs), "release")
+	t.must(t.store().Release(t.ctx, t.db, mine), "release")
+	// A settle of rows that are gone changes no other ones, and a lease that is
+	// gone is reported.
+	ok, err = t.store().Settle(t.ctx, t.db, mine, time.Minute, dialect.Settlement{Published: seqs(rows)})
+	if err != nil || ok || t.stats().Ready != int64(len(messages)) {
+		t.error("a settle after the release was answered with %v, and left %d of %d messages: %v", ok, t.stats().Ready, len(messages), err)
+	}
+
+	// By relays of the same name.
+	same := func(c *relay.Config) { c.Owner = "same" }
+	first := t.start(patient, same)
+	t.awaitPublished()
+	t.awaitEmpty()
+	if s, err := other.Stats(t.ctx); err != nil || s.Ready != int64(len(messages)) || otherBroker.count() != 0 {
+		t.error("the relay of the first outbox left %d of the second's %d messages: %v", s.Ready, len(messages), err)
+	}
+	second := t.startWith(relayWith{tables: &tables, publisher: publisher{otherBroker, "second"}, config: func(c *relay.Config) { patient(c); same(c) }})
+	t.await("the second outbox to be empty", func() bool {
+		s, err := other.Stats(t.ctx)
+		t.must(err, "stats")
+		return s.Ready == 0 && otherBroker.count() >= len(messages)
+	})
+	// Restarted relays find nothing that was settled in the wrong place.
+	first.stop()
+	second.stop()
+	t.start(same)
+	t.startWith(relayWith{tables: &tables, publisher: publisher{otherBroker, "second again"}, config: same})
+	more := t.message("a")
+	w := t.beginOn(other)
+	w.enqueue(more)
+	t.must(w.tx.Commit(), "commit") // the history is the first outbox's
+	w.over = true
+	t.await("the second outbox's relay to go on", func() bool { return otherBroker.count(more.ID) == 1 })
+	t.enqueue("a", 1)
+	t.settleDown()
+	t.noDuplicates()
+	for i := range messages {
+		if n := otherBroker.count(messages[i].ID); n != 1 {
+			t.error("%v was published %d times from the second outbox", messages[i].ID, n)
+		}
+	}
+}
+
+func archiveFails(t *trial) {
+	r := t.start(patient)
+	t.produce(load{messages: 50, keys: 10})
+	t.awaitPublished()
+	t.awaitEmpty()
+	t.drop(t.ctx, t.box, isDone)
+
+	// A batch with nothing but successes, then one with every outcome.
+	t.produce(load{messages: 100, keys: 10})
+	t.awaitPublished()
+	t.awaitEmpty()
+	t.broker.first(1, ofKey("retry"), refuse(errors.New("not now")))
+	dead := t.broker.first(1, ofKey("dead"), refuse(relay.Permanent(errors.New("never"))))
+	t.enqueueAll(t.message("retry"), t.message("retry"), t.message("dead"), t.message("dead"), t.message("fine"), t.message(""))
+	t.await("the dead message", func() bool { return dead.seen() == 1 && t.stats().Dead == 1 })
+	if n, err := t.box.Requeue(t.ctx, everything, 0); err != nil || n != 1 {
+		t.error("requeue without a done table: %d, %v", n, err)
+	}
+	t.settleDown()
+	t.noDuplicates()
+	told := 0
+	for _, e := range eventsOf[relay.ArchiveFailed](r) {
+		told += e.Messages
+		if c := t.target.Dialect.Classify(e.Err); c != dialect.Missing {
+			t.error("the missing table is reported as %v: %v", c, e.Err)
+		}
+	}
+	if want := 106; told != want {
+		t.error("the relay told of %d messages that were not kept, %d were not", told, want)
+	}
+}
