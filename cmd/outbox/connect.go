@@ -96,6 +96,7 @@ func engineNamed(name string) (engine, error) {
 	return engine{}, usagef("engine %s is unknown: use one of %s", shown(name), strings.Join(names, ", "))
 }
 
+// supported refuses what cannot work.
 func (e engine) supported() error {
 	if e.dialect == nil {
 		return usagef("%s is not supported by this version yet", e.name)
@@ -171,6 +172,9 @@ func (t *target) inspect(ctx context.Context, p *process) (*opened, error) {
 	db, err := e.open(t.dsn)
 	if err != nil {
 		return nil, usageError{err}
+	}
+	if e.file != nil && e.file(t.dsn) == ":memory:" {
+		return nil, usagef("a database in memory is gone when the command ends: name a file")
 	}
 	o, err := t.bind(ctx, db, e)
 	if err != nil {

@@ -181,8 +181,11 @@ func (c command) run(ctx context.Context, p *process, args []string) error {
 
 // flagError writes flags as the help does.
 func flagError(err error) error {
-	text := strings.Replace(err.Error(), "provided but not defined: -", "is not known: --", 1)
-	return errors.New(strings.Replace(text, "for flag -", "for flag --", 1))
+	return errors.New(strings.NewReplacer(
+		"provided but not defined: -", "is not known: --",
+		"for flag -", "for flag --",
+		"needs an argument: -", "needs an argument: --",
+	).Replace(err.Error()))
 }
 
 // shown quotes an argument for an error text, unless it may hold a password.

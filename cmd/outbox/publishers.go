@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/outbox-suite/outbox/publish/cloudevents"
 	"github.com/outbox-suite/outbox/publish/discard"
 	"github.com/outbox-suite/outbox/publish/file"
 	"github.com/outbox-suite/outbox/publish/webhook"
@@ -24,6 +25,9 @@ func openPublisher(p *process, url, source string, cfg *relay.Config) (relay.Pub
 	scheme, rest, found := strings.Cut(url, ":")
 	if url == "" {
 		return nil, usagef("no publisher: set OUTBOX_PUBLISH or give --publish, one of\n%s", publisherForms)
+	}
+	if err := cloudevents.CheckSource(source); err != nil {
+		return nil, usageError{err}
 	}
 	scheme = strings.ToLower(scheme)
 	switch {
