@@ -47,3 +47,8 @@ const SurfacedTwice = surfacedTwice
 
 // Channel is the channel on which relays of the tables are woken.
 var Channel = channel
+
+// Statement returns one statement of a store by its name in the golden files.
+func Statement(s dialect.Store, name string) string {
+	return reflect.ValueOf(s.(*store).sql).FieldByName(name).String()
+}

@@ -14,7 +14,8 @@ import (
 func (s *store) Stats(ctx context.Context, db dialect.DB, limit int64) (stats dialect.Stats, err error) {
 	_, err = query1(ctx, db, []any{
 		&stats.Ready, &stats.Scheduled, &stats.Retry, &stats.Held, &stats.Dead, &stats.BlockedKeys,
-		microsColumn{&stats.OldestReady}, &stats.LanesHeld, &stats.LanesExpired, &stats.LanesTotal,
+		microsColumn{&stats.OldestReady},
+		&stats.LanesHeld, &stats.LanesExpired, &stats.LanesTotal,
 	}, s.sql.stats, limit)
 	return stats, err
 }

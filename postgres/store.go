@@ -179,7 +179,13 @@ func (u utcColumn) Scan(value any) error {
 // parkedSQL begin with.
 func rowColumns(r *dialect.Row) []any {
 	return []any{
-		&r.Seq, &r.Pos, &r.Attempts, &r.Lane, uuidColumn{&r.ID}, &r.Topic, &r.Key, &r.KeyHash, &r.Type, &r.ContentType,
-		&r.Payload, &r.Headers, utcColumn{&r.CreatedAt}, &r.Revision, &r.Replay, microsColumn{&r.Age}, &r.Blocked,
+		&r.Seq, &r.Pos, &r.Attempts, &r.Lane,
+		uuidColumn{&r.ID},
+		&r.Topic, &r.Key, &r.KeyHash, &r.Type, &r.ContentType,
+		&r.Payload, &r.Headers,
+		utcColumn{&r.CreatedAt},
+		&r.Revision, &r.Replay,
+		microsColumn{&r.Age},
+		&r.Blocked,
 	}
 }

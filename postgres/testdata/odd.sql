@@ -380,7 +380,7 @@ WITH fence AS (
     RETURNING lane
 ), gone AS (
     DELETE FROM "Odd ""x"""."order"
-    WHERE lane = $1::int AND seq = ANY ($5::bigint[]) AND EXISTS (SELECT FROM fence)
+    WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($5::bigint[]))) AND EXISTS (SELECT FROM fence)
 )
 SELECT EXISTS (SELECT FROM fence)
 
@@ -393,7 +393,7 @@ WITH fence AS (
     RETURNING lane
 ), gone AS (
     DELETE FROM "Odd ""x"""."order"
-    WHERE lane = $1::int AND seq = ANY ($5::bigint[]) AND EXISTS (SELECT FROM fence)
+    WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($5::bigint[]))) AND EXISTS (SELECT FROM fence)
     RETURNING *
 ), kept AS (
     INSERT INTO "Odd ""x"""."order_done" (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome)
@@ -405,7 +405,7 @@ SELECT EXISTS (SELECT FROM fence)
 -- publishParked --
 -- By parked's primary key.
 WITH gone AS (
-    DELETE FROM "Odd ""x"""."order_parked" WHERE lane = $1::int AND pos = ANY ($2::bigint[])
+    DELETE FROM "Odd ""x"""."order_parked" WHERE lane = $1::int AND pos = ANY (ARRAY(SELECT unnest($2::bigint[])))
     RETURNING key_hash
 )
 SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL
@@ -413,7 +413,7 @@ SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL
 -- publishParkedArchive --
 -- By parked's primary key.
 WITH gone AS (
-    DELETE FROM "Odd ""x"""."order_parked" WHERE lane = $1::int AND pos = ANY ($2::bigint[])
+    DELETE FROM "Odd ""x"""."order_parked" WHERE lane = $1::int AND pos = ANY (ARRAY(SELECT unnest($2::bigint[])))
     RETURNING *
 ), kept AS (
     INSERT INTO "Odd ""x"""."order_done" (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome, reason)
@@ -428,7 +428,7 @@ WITH failure AS MATERIALIZED (
     SELECT * FROM unnest($2::bigint[], $3::int[], $4::bool[], $5::bigint[], $6::bool[], $7::text[])
         AS f(seq, attempts, dead, delay, blocking, reason)
 ), gone AS (
-    DELETE FROM "Odd ""x"""."order" WHERE lane = $1::int AND seq = ANY ($2::bigint[])
+    DELETE FROM "Odd ""x"""."order" WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($2::bigint[])))
     RETURNING *
 ), kept AS (
     INSERT INTO "Odd ""x"""."order_parked" (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay,
@@ -451,7 +451,7 @@ WITH changed AS (
         available_at = CASE WHEN NOT f.dead THEN clock_timestamp() + f.delay * interval '1 microsecond' END
     FROM unnest($2::bigint[], $3::int[], $4::bool[], $5::bigint[], $6::bool[], $7::text[])
         AS f(pos, attempts, dead, delay, blocking, reason)
-    WHERE p.lane = $1::int AND p.pos = f.pos
+    WHERE p.lane = $1::int AND p.pos = f.pos AND p.pos = ANY (ARRAY(SELECT unnest($2::bigint[])))
     RETURNING p.key_hash
 )
 SELECT DISTINCT key_hash FROM changed WHERE key_hash IS NOT NULL
@@ -459,7 +459,7 @@ SELECT DISTINCT key_hash FROM changed WHERE key_hash IS NOT NULL
 -- hold --
 -- By ready's primary key.
 WITH gone AS (
-    DELETE FROM "Odd ""x"""."order" WHERE lane = $1::int AND seq = ANY ($2::bigint[])
+    DELETE FROM "Odd ""x"""."order" WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($2::bigint[])))
     RETURNING *
 ), kept AS (
     INSERT INTO "Odd ""x"""."order_parked" (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, state)
@@ -488,14 +488,15 @@ WITH first AS MATERIALIZED (
     UPDATE "Odd ""x"""."order_parked" AS p
     SET state = 'retry', blocking = true, available_at = clock_timestamp()
     FROM first AS f
-    WHERE p.pos = f.held_pos AND (f.blocking_seq IS NULL OR f.held_seq < f.blocking_seq)
+    WHERE p.pos = f.held_pos AND p.pos = ANY (ARRAY(SELECT held_pos FROM first))
+      AND (f.blocking_seq IS NULL OR f.held_seq < f.blocking_seq)
 )
 -- A retry that is not the first waits behind the first.
 UPDATE "Odd ""x"""."order_parked" AS p
 SET state = 'held', blocking = false, available_at = NULL
 FROM first AS f
-WHERE p.lane = $1::int AND p.key_hash = f.key_hash AND p.blocking AND p.state = 'retry'
-  AND p.seq > least(f.blocking_seq, f.held_seq)
+WHERE p.lane = $1::int AND p.key_hash = f.key_hash AND p.key_hash = ANY (ARRAY(SELECT key_hash FROM first))
+  AND p.blocking AND p.state = 'retry' AND p.seq > least(f.blocking_seq, f.held_seq)
 
 -- stats --
 -- Counts go lane by lane along ready's primary key, parked_due_at and
