@@ -14,7 +14,8 @@
 // `outbox migrate` or outbox.Outbox.Migrate; the other tables stay empty and cost
 // nothing. Where that is unwelcome, the inbox table and its index may be taken
 // from `outbox schema` and made alone: this package touches nothing else, and
-// [Inbox.Check] asks for nothing else.
+// [Inbox.Check] asks for nothing else. It needs the rights to SELECT and INSERT
+// there, and to DELETE for [Inbox.Purge].
 //
 // # What an effect is
 //
