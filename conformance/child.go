@@ -74,6 +74,15 @@ type childSpec struct {
 	StopAt point
 	// Skip is how often the point is passed before it stops.
 	Skip int
+	// Produce makes the child a producer instead of a relay.
+	Produce *production `json:",omitempty"`
+}
+
+// production is what a child process enqueues in one transaction before it
+// kills itself, right after the commit or instead of it.
+type production struct {
+	Messages []outbox.Message
+	Commit   bool
 }
 
 // Lines from the child to its parent, and back.
@@ -126,7 +135,9 @@ type childWith struct {
 	skip   int
 	// source is Target.Source unless it goes through a proxy.
 	source string
-	config func(c *relay.Config)
+	// produce makes it a producer.
+	produce *production
+	config  func(c *relay.Config)
 }
 
 // spawn starts a relay in a child process.
@@ -137,7 +148,7 @@ func (t *trial) spawn(with childWith) *child {
 	name := t.nextName()
 	spec := childSpec{
 		Source: cmp.Or(with.source, t.target.Source), Tables: t.tables, Config: quick(name),
-		StopAt: with.stopAt, Skip: with.skip,
+		StopAt: with.stopAt, Skip: with.skip, Produce: with.produce,
 	}
 	if with.config != nil {
 		with.config(&spec.Config)
@@ -162,15 +173,20 @@ func (t *trial) spawn(with childWith) *child {
 	t.relays = append(t.relays, c)
 	t.mu.Unlock()
 	c.send(spec)
-	t.await("the child process to come up", func() bool {
-		select {
-		case <-c.gone:
-			t.fail("the child process ended at its start: %v: %s", c.status, c.errors())
-		default:
-		}
+	isUp := func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.up
+	}
+	t.await("the child process to come up", func() bool {
+		select {
+		case <-c.gone:
+			if !isUp() {
+				t.fail("the child process ended at its start: %v: %s", c.status, c.errors())
+			}
+		default:
+		}
+		return isUp()
 	})
 	return c
 }
@@ -282,6 +298,19 @@ func (c *child) kill() {
 	<-c.gone
 }
 
+// killedItself tells whether the process, which is gone, ended by its own hand
+// as a producer does.
+func (c *child) killedItself() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var exit *exec.ExitError
+	if !errors.As(c.status, &exit) || exit.Exited() {
+		return false // it ended with a status, so it met an error
+	}
+	c.killed = true // which is how it was meant to be
+	return true
+}
+
 // pause stops the process where it is, with SIGSTOP; wake with proceed.
 func (c *child) pause() {
 	c.t.must(c.cmd.Process.Signal(syscall.SIGSTOP), "pause a child process")
@@ -341,6 +370,9 @@ func childMain(stdin io.Reader, stdout io.Writer, reopen Reopen) error {
 	db.SetMaxOpenConns(5)
 	db.SetMaxIdleConns(5)
 
+	if spec.Produce != nil {
+		return produceAndDie(json.NewEncoder(stdout), d, db, spec)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
@@ -370,6 +402,38 @@ func childMain(stdin io.Reader, stdout io.Writer, reopen Reopen) error {
 	}
 	w.send(fromChild{Up: true})
 	return r.Run(ctx)
+}
+
+// produceAndDie is a child process that is a producer. It returns only an error.
+func produceAndDie(out *json.Encoder, d dialect.Dialect, db *sql.DB, spec childSpec) error {
+	box, err := outbox.New(db, d, outbox.Config{Schema: spec.Tables.Schema, Prefix: spec.Tables.Prefix, Lanes: spec.Tables.Lanes})
+	if err != nil {
+		return err
+	}
+	if err := out.Encode(fromChild{Up: true}); err != nil {
+		return err
+	}
+	tx, err := db.BeginTx(context.Background(), nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if _, err := box.Enqueue(context.Background(), tx, spec.Produce.Messages...); err != nil {
+		return err
+	}
+	if spec.Produce.Commit {
+		if err := tx.Commit(); err != nil {
+			return err
+		}
+	}
+	self, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		return err
+	}
+	if err := self.Kill(); err != nil {
+		return err
+	}
+	select {} // until the signal comes
 }
 
 // worker is the child's side of the pipe.

@@ -40,8 +40,11 @@ type relayWith struct {
 	dialect   dialect.Dialect // see hooked
 	tables    *dialect.Tables // see trial.second
 	db        *sql.DB         // see tap and trial.proxied
-	publisher relay.Publisher // see orderly and byTopic
-	config    func(c *relay.Config)
+	publisher relay.Publisher // instead of the scenario's broker
+	// around makes the relay's publisher of what it has otherwise; see orderly
+	// and byTopic.
+	around func(p publisher) relay.Publisher
+	config func(c *relay.Config)
 }
 
 // process is a relay in this process.
@@ -87,8 +90,11 @@ func (t *trial) startWith(with relayWith) *process {
 	if with.dialect == nil {
 		with.dialect = t.target.Dialect
 	}
-	if with.publisher == nil {
-		with.publisher = publisher{t.broker, p.name}
+	switch own := (publisher{t.broker, p.name}); {
+	case with.around != nil:
+		with.publisher = with.around(own)
+	case with.publisher == nil:
+		with.publisher = own
 	}
 	p.box = t.boxOf(cmp.Or(with.tables, &t.tables), p.db, with.dialect)
 	cfg := quick(p.name)

@@ -32,7 +32,9 @@ func Scenarios() []Scenario { return slices.Clone(scenarios()) }
 func scenarios() []Scenario {
 	return slices.Concat(
 		enqueueScenarios,
+		contentScenarios,
 		deliveryScenarios,
+		retryScenarios,
 		faultScenarios,
 		cutScenarios,
 		serverScenarios,
