@@ -315,6 +315,37 @@ func TestUnavailable(t *testing.T) {
 	})
 }
 
+// Behind a probe that got through batches are full again at once.
+func TestProbeIsOneMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		for range 1000 {
+			m.enqueue(t, o, outbox.Message{})
+		}
+		var away atomic.Bool
+		away.Store(true)
+		b := &broker{answer: func(context.Context, relay.Message) error {
+			if away.Load() {
+				return relay.Unavailable(errors.New("connection refused"))
+			}
+			return nil
+		}}
+		e := &events{}
+		stop := run(t, o, b, relay.Config{Batch: 100, Observer: e})
+		time.Sleep(time.Minute)
+		away.Store(false)
+		time.Sleep(time.Minute)
+		stop()
+		if n := len(b.got()); n != 1000 {
+			t.Errorf("%d of 1000 messages published", n)
+		}
+		if n := count[relay.Settled](e); n > 12 {
+			t.Errorf("%d settles for 1000 messages in batches of 100, want the probe's and 10", n)
+		}
+	})
+}
+
 // fleet is a publisher with a destination a topic.
 type fleet struct{ *broker }
 

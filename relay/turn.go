@@ -148,10 +148,9 @@ func (t *turn) deliver(rows []dialect.Row, parked bool) bool {
 	b := t.newBatch(rows, parked)
 	b.publish()
 	s := b.settlement()
-	if s.Empty() {
-		return !b.stuck
-	}
-	return t.settle(s, b) && !b.stuck
+	ok := s.Empty() || t.settle(s, b)
+	// A probe is one message; if it got through, the next turn is a full one.
+	return ok && !b.stuck && !t.probe
 }
 
 // settle records the outcomes, trying again for as long as the lease may be
