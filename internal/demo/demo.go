@@ -56,6 +56,8 @@ type demo struct {
 	started time.Time
 }
 
+var errStopped = errors.New("stopped before its end")
+
 // The time without any progress after which the demo gives up.
 const patience = 30 * time.Second
 
@@ -81,7 +83,10 @@ func Run(ctx context.Context, cfg Config) (_ Report, err error) {
 		return Report{}, err
 	}
 	killed, err := d.work(ctx, plan)
-	if err != nil {
+	switch {
+	case ctx.Err() != nil:
+		return Report{}, errStopped // whatever broke first because of it
+	case err != nil:
 		return Report{}, err
 	}
 	d.say("everything has stopped: reading it back")

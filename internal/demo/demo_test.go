@@ -156,7 +156,7 @@ func TestInterrupted(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a process cannot be sent an interrupt here")
 	}
-	cmd, folder := command(t, nil, "--orders", "2000")
+	cmd, folder := command(t, nil, "--orders", "500")
 	var noise bytes.Buffer
 	cmd.Stderr = &noise
 	if err := cmd.Start(); err != nil {
@@ -192,7 +192,8 @@ func TestInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	var exit *exec.ExitError
-	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 130 {
+	err := cmd.Wait()
+	if !errors.As(err, &exit) || exit.ExitCode() != 130 || !strings.HasSuffix(noise.String(), ": stopped before its end\n") {
 		t.Errorf("got %v: %s", err, noise.Bytes())
 	}
 	empty(t, folder)
