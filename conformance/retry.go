@@ -692,7 +692,10 @@ func backoffSurvivesRestart(t *trial) {
 	var tt timetable
 	t.broker.when(anyMessage, tt.of(refuse(errRefused)))
 	t.enqueueAll(t.messages("", messages)...)
-	long := func(c *relay.Config) { patient(c); c.RetryMin, c.RetryMax, c.MaxAttempts = 2*time.Second, 2*time.Second, 1000 }
+	long := func(c *relay.Config) {
+		patient(c)
+		c.RetryMin, c.RetryMax, c.MaxAttempts = 2*time.Second, 2*time.Second, 1000
+	}
 	first := t.start(long)
 	t.await("every message to have failed", func() bool {
 		_, failed := tt.failures()

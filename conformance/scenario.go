@@ -35,6 +35,8 @@ func scenarios() []Scenario {
 		contentScenarios,
 		deliveryScenarios,
 		retryScenarios,
+		outageScenarios,
+		turnScenarios,
 		faultScenarios,
 		cutScenarios,
 		serverScenarios,
