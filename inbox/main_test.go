@@ -65,10 +65,12 @@ func everywhere(t *testing.T, test func(t *testing.T, g target)) {
 				g := target{db: db, dialect: postgres.New(), prefix: "t" + strings.ToLower(rand.Text()[:10]), deadlocks: true, dsn: server.DSN}
 				g.connect = func() (driver.Conn, error) { return stdlib.GetDefaultDriver().Open(server.DSN) }
 				t.Cleanup(func() {
+					var tables []string
 					for _, suffix := range []string{"", "_parked", "_done", "_lane", "_inbox", "_meta", "_effects"} {
-						if _, err := db.ExecContext(context.Background(), "DROP TABLE "+g.prefix+suffix); err != nil {
-							t.Error(err)
-						}
+						tables = append(tables, g.prefix+suffix)
+					}
+					if _, err := db.ExecContext(context.Background(), "DROP TABLE "+strings.Join(tables, ", ")); err != nil {
+						t.Error(err)
 					}
 				})
 				g.prepare(t)
