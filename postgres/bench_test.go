@@ -38,7 +38,7 @@ func (f *fixture) fill(n int) {
 // BenchmarkBatch reads and settles a batch of messages, beside the loop that is
 // commonly written by hand: lock the next rows, publish, mark them.
 func BenchmarkBatch(b *testing.B) {
-	benchEach(b, func(b *testing.B, f *fixture) {
+	benchEach(b, func(b *testing.B, f *fixture) { //nolint:thelper // the benchmark itself
 		for _, archive := range []bool{false, true} {
 			b.Run(map[bool]string{false: "Delete", true: "Archive"}[archive], func(b *testing.B) {
 				lease := f.claim(1, "me")
@@ -89,6 +89,7 @@ func BenchmarkBatch(b *testing.B) {
 					seqs = append(seqs, seq)
 				}
 				f.ok(rows.Err())
+				f.ok(rows.Close()) //nolint:sqlclosecheck // before the transaction goes on
 				_, err = tx.ExecContext(b.Context(), f.sql(`UPDATE {schema}.plain SET published_at = now() WHERE seq = ANY ($1)`), seqs)
 				f.ok(err)
 				f.ok(tx.Commit())
@@ -105,8 +106,8 @@ func BenchmarkBatch(b *testing.B) {
 // with much done, with much held behind one key, and with much that has passed
 // while another session's snapshot still sees it.
 func BenchmarkIdlePoll(b *testing.B) {
-	benchEach(b, func(b *testing.B, f *fixture) {
-		poll := func(b *testing.B) {
+	benchEach(b, func(b *testing.B, f *fixture) { //nolint:thelper // the benchmark itself
+		poll := func(b *testing.B) { //nolint:thelper // the benchmark itself
 			for b.Loop() {
 				lanes, err := f.store.Poll(b.Context(), f.db, "me", 8)
 				f.ok(err)
@@ -136,7 +137,7 @@ func BenchmarkIdlePoll(b *testing.B) {
 
 // BenchmarkEnqueue inserts in transactions of different sizes.
 func BenchmarkEnqueue(b *testing.B) {
-	benchEach(b, func(b *testing.B, f *fixture) {
+	benchEach(b, func(b *testing.B, f *fixture) { //nolint:thelper // the benchmark itself
 		for _, n := range []int{1, 10, 100} {
 			b.Run(fmt.Sprint(n), func(b *testing.B) {
 				for b.Loop() {

@@ -1,11 +1,20 @@
 package postgres_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 	"net"
 	"net/url"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/outbox-suite/outbox/conformance"
 	"github.com/outbox-suite/outbox/conformance/containers"
@@ -67,7 +76,100 @@ func target(t *testing.T, server *containers.Server) conformance.Target {
 	if server.CanRestart() {
 		target.Stop, target.Start, target.Kill = server.Stop, server.Start, server.Kill
 	}
+	target.Demote = func(ctx context.Context, conn *sql.Conn) error {
+		_, err := conn.ExecContext(ctx, "SET default_transaction_read_only = on")
+		return err
+	}
+	for _, zone := range []string{"UTC", "Asia/Kathmandu", "America/St_Johns", fold(time.Now())} {
+		target.Zones = append(target.Zones, func(context.Context) (*sql.DB, error) {
+			in := *u
+			query := in.Query()
+			query.Set("TimeZone", zone)
+			in.RawQuery = query.Encode()
+			return postgres.Open(in.String())
+		})
+	}
+	if dumps(t, server) {
+		target.Restore = restore(server)
+	}
 	return target
+}
+
+// fold is a zone, as POSIX spells it, whose clocks are set back by an hour just
+// now: the hour from now on has been there before.
+func fold(now time.Time) string {
+	at := now.UTC().Add(time.Hour) // in the time that ends
+	day := at.YearDay()
+	if at.Month() > time.February && at.AddDate(0, 0, -at.YearDay()+1).AddDate(0, 1, 28).Month() == time.February {
+		day-- // J counts no 29th of February
+	}
+	return fmt.Sprintf("AAA0BBB-1,J%d/0,J%d/%s", max(1, day-100), day, at.Format("15:04:05"))
+}
+
+// dumps tells whether there is a pg_dump that can read the server: it must not
+// be older.
+func dumps(t *testing.T, server *containers.Server) bool {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "pg_dump", "--version").Output()
+	if err != nil {
+		t.Logf("no dump and restore: pg_dump: %v", err)
+		return false
+	}
+	have := regexp.MustCompile(`\d+`).Find(out)
+	want, _, _ := strings.Cut(server.Version, ".")
+	own, _ := strconv.Atoi(string(have))
+	its, _ := strconv.Atoi(want)
+	if own < its {
+		t.Logf("no dump and restore: pg_dump is version %d and the server %d", own, its)
+	}
+	return own >= its
+}
+
+// restore dumps with pg_dump and restores with psql into a database made for it.
+func restore(server *containers.Server) func(context.Context, dialect.Tables) (*conformance.Copy, error) {
+	return func(ctx context.Context, tables dialect.Tables) (*conformance.Copy, error) {
+		name := "copy_" + random()
+		u, err := url.Parse(server.DSN)
+		if err != nil {
+			return nil, errors.New("the server's DSN is no URL")
+		}
+		u.Path = "/" + name
+		// The password travels in the environment, which no process list shows.
+		password, _ := u.User.Password()
+		environ := append(os.Environ(), "PGPASSWORD="+password)
+		u.User = url.User(u.User.Username())
+		from := *u
+		original, _ := url.Parse(server.DSN)
+		from.Path = original.Path
+
+		args := []string{"--dbname=" + from.String(), "--no-owner", "--table=" + quote(tables.Prefix) + "*"}
+		if tables.Schema != "" {
+			args = []string{"--dbname=" + from.String(), "--no-owner", "--schema=" + quote(tables.Schema)}
+		}
+		dump := exec.CommandContext(ctx, "pg_dump", args...)
+		dump.Env = environ
+		var script, problems bytes.Buffer
+		dump.Stdout, dump.Stderr = &script, &problems
+		if err := dump.Run(); err != nil {
+			return nil, fmt.Errorf("pg_dump: %w: %s", err, problems.String())
+		}
+		if err := run(ctx, server.DSN, "CREATE DATABASE "+quote(name)); err != nil {
+			return nil, err
+		}
+		remove := func(ctx context.Context) error {
+			return run(ctx, server.DSN, "DROP DATABASE "+quote(name)+" WITH (FORCE)")
+		}
+		load := exec.CommandContext(ctx, "psql", "--dbname="+u.String(), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--output="+os.DevNull)
+		load.Env, load.Stdin, load.Stderr = environ, &script, &problems
+		if err := load.Run(); err != nil {
+			return nil, errors.Join(fmt.Errorf("psql: %w: %s", err, problems.String()), remove(ctx))
+		}
+		u.User = original.User
+		return &conformance.Copy{
+			Open:   func(context.Context) (*sql.DB, error) { return postgres.Open(u.String()) },
+			Remove: remove,
+		}, nil
+	}
 }
 
 func port(u *url.URL) string {

@@ -38,7 +38,7 @@ func TestClassify(t *testing.T) {
 			"Syntax":    {func(*testing.T) error { return run(f.db, `SELEC`) }, dialect.Other},
 			"Check":     {func(*testing.T) error { return run(f.db, `INSERT INTO {schema}.thing VALUES (3, 0)`) }, dialect.Other},
 			"NUL":       {func(*testing.T) error { return f.tryInsert(message("a\x00b", "")) }, dialect.Other},
-			"Argument":  {func(*testing.T) error { _, err := f.db.Exec(`SELECT $1::int`, "x"); return err }, dialect.Other},
+			"Argument":  {func(*testing.T) error { _, err := f.db.ExecContext(t.Context(), `SELECT $1::int`, "x"); return err }, dialect.Other},
 			"Duplicate": {func(*testing.T) error { return run(f.db, `INSERT INTO {schema}.thing VALUES (1, 1)`) }, dialect.Duplicate},
 			"Wrapped": {func(*testing.T) error {
 				return fmt.Errorf("enqueue: %w", run(f.db, `INSERT INTO {schema}.thing VALUES (1, 1)`))
@@ -51,7 +51,7 @@ func TestClassify(t *testing.T) {
 			}, dialect.ReadOnly},
 			"LockTimeout": {func(t *testing.T) error {
 				tx, _ := f.in(t).begin()
-				_, err := tx.Exec(f.sql(`UPDATE {schema}.thing SET n = 3`))
+				_, err := tx.ExecContext(t.Context(), f.sql(`UPDATE {schema}.thing SET n = 3`))
 				f.ok(err)
 				return run(f.in(t).open(with(f.dsn, "lock_timeout", "20ms")), `UPDATE {schema}.thing SET n = 4`)
 			}, dialect.Conflict},
@@ -62,10 +62,10 @@ func TestClassify(t *testing.T) {
 				tx, err := f.db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
 				f.ok(err)
 				defer func() { _ = tx.Rollback() }()
-				_, err = tx.Exec(f.sql(`SELECT FROM {schema}.thing`))
+				_, err = tx.ExecContext(t.Context(), f.sql(`SELECT FROM {schema}.thing`))
 				f.ok(err)
 				f.ok(run(f.db, `UPDATE {schema}.thing SET n = n + 1`))
-				_, err = tx.Exec(f.sql(`UPDATE {schema}.thing SET n = 9`))
+				_, err = tx.ExecContext(t.Context(), f.sql(`UPDATE {schema}.thing SET n = 9`))
 				return err
 			}, dialect.Conflict},
 			"Deadlock": {func(t *testing.T) error {
@@ -90,7 +90,7 @@ func TestClassify(t *testing.T) {
 			}, dialect.Conflict},
 			"CommitAfterError": {func(t *testing.T) error {
 				tx, _ := f.in(t).begin()
-				_, _ = tx.Exec(`SELEC`)
+				_, _ = tx.ExecContext(t.Context(), `SELEC`)
 				return tx.Commit()
 			}, dialect.Conflict},
 			"Killed": {func(t *testing.T) error {
@@ -100,7 +100,7 @@ func TestClassify(t *testing.T) {
 			}, dialect.OutcomeUnknown},
 			"KilledInStatement": {func(t *testing.T) error {
 				holder, pid := f.in(t).begin()
-				_, err := holder.Exec(f.sql(`UPDATE {schema}.thing SET n = 5`))
+				_, err := holder.ExecContext(t.Context(), f.sql(`UPDATE {schema}.thing SET n = 5`))
 				f.ok(err)
 				done := make(chan error, 1)
 				go func() {
@@ -119,7 +119,7 @@ func TestClassify(t *testing.T) {
 			}, dialect.OutcomeUnknown},
 			"Cancelled": {func(t *testing.T) error {
 				holder, pid := f.in(t).begin()
-				_, err := holder.Exec(f.sql(`UPDATE {schema}.thing SET n = 5`))
+				_, err := holder.ExecContext(t.Context(), f.sql(`UPDATE {schema}.thing SET n = 5`))
 				f.ok(err)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)
@@ -135,7 +135,7 @@ func TestClassify(t *testing.T) {
 				p := proxied(t, f.dsn)
 				db := f.in(t).open(p.dsn)
 				holder, pid := f.in(t).begin()
-				_, err := holder.Exec(f.sql(`UPDATE {schema}.thing SET n = 5`))
+				_, err := holder.ExecContext(t.Context(), f.sql(`UPDATE {schema}.thing SET n = 5`))
 				f.ok(err)
 				done := make(chan error, 1)
 				go func() {
@@ -160,7 +160,7 @@ func TestClassify(t *testing.T) {
 				return run(f.in(t).open(p.dsn), `SELECT 1`)
 			}, dialect.Transient},
 			"ConnectDeadline": {func(t *testing.T) error {
-				l, err := net.Listen("tcp", "127.0.0.1:0") // answers nobody
+				l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0") // answers nobody
 				f.ok(err)
 				defer func() { _ = l.Close() }()
 				db := f.in(t).open("postgres://u:p@" + l.Addr().String() + "/d?sslmode=disable")
@@ -272,7 +272,7 @@ func proxied(t *testing.T, dsn string) *proxy {
 		t.Fatal(err)
 	}
 	server := u.Host
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func proxied(t *testing.T, dsn string) *proxy {
 			if err != nil {
 				return
 			}
-			upstream, err := net.Dial("tcp", server)
+			upstream, err := new(net.Dialer).DialContext(t.Context(), "tcp", server)
 			if err != nil {
 				_ = client.Close()
 				continue

@@ -58,7 +58,7 @@ func TestOpenSettings(t *testing.T) {
 				dsn = with(dsn, "application_name", option)
 			}
 			var name string
-			f.ok(f.open(dsn).QueryRow(`SELECT current_setting('application_name')`).Scan(&name))
+			f.ok(f.open(dsn).QueryRowContext(t.Context(), `SELECT current_setting('application_name')`).Scan(&name))
 			f.is("application name", name, want)
 		}
 	})

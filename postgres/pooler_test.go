@@ -43,14 +43,14 @@ func pooled(t *testing.T, dsn string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := free.Addr().(*net.TCPAddr)
 	_ = free.Close()
 
-	dir, err := os.MkdirTemp("", "pgbouncer")
+	dir, err := os.MkdirTemp("", "pgbouncer") //nolint:usetesting // t.TempDir lets no other user in
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ ignore_startup_parameters = extra_float_digits
 		t.Fatal(err)
 	}
 
-	cmd := exec.Command(binary, "-q", config)
+	cmd := exec.CommandContext(t.Context(), binary, "-q", config)
 	var log strings.Builder
 	cmd.Stderr = &log
 	if os.Getuid() == 0 { // which pgbouncer refuses to run as
@@ -97,7 +97,7 @@ ignore_startup_parameters = extra_float_digits
 		<-exited
 	})
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		c, err := net.Dial("tcp", address.String())
+		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", address.String())
 		if err == nil {
 			_ = c.Close()
 			break

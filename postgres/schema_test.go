@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"slices"
@@ -123,21 +124,21 @@ func TestInspect(t *testing.T) {
 
 		for name, c := range map[string]struct {
 			option, value string // of the DSN
-			break_        string
+			damage        string
 			want          string
 		}{
 			"ReadOnly":        {option: "default_transaction_read_only", value: "on", want: "read-only"},
 			"Asynchronous":    {option: "synchronous_commit", value: "off", want: "synchronous_commit"},
-			"MissingTable":    {break_: `DROP TABLE {inbox}`, want: `_inbox" is missing`},
-			"MissingMeta":     {break_: `DROP TABLE {meta}`, want: `_meta" is missing`},
-			"MissingMetaRow":  {break_: `DELETE FROM {meta}`, want: `_meta" is empty`},
-			"MissingLane":     {break_: `DELETE FROM {lane} WHERE lane = 2`, want: "1 of 4 lanes have no row"},
-			"MissingLanes":    {break_: `DROP TABLE {lane}`, want: `_lane" is missing`},
-			"LaneBeyond":      {break_: `INSERT INTO {lane} (lane) VALUES (4)`, want: "1 rows are beyond the 4 lanes"},
-			"SequenceCache":   {break_: `ALTER TABLE {ready} ALTER COLUMN seq SET CACHE 20`, want: "cache 20"},
-			"SequenceBack":    {break_: `ALTER TABLE {ready} ALTER COLUMN seq SET INCREMENT -1`, want: "increment -1"},
-			"SequenceCycle":   {break_: `ALTER TABLE {ready} ALTER COLUMN seq SET CYCLE`, want: "cycle true"},
-			"SequenceMissing": {break_: `ALTER TABLE {ready} ALTER COLUMN seq DROP IDENTITY`, want: "no identity"},
+			"MissingTable":    {damage: `DROP TABLE {inbox}`, want: `_inbox" is missing`},
+			"MissingMeta":     {damage: `DROP TABLE {meta}`, want: `_meta" is missing`},
+			"MissingMetaRow":  {damage: `DELETE FROM {meta}`, want: `_meta" is empty`},
+			"MissingLane":     {damage: `DELETE FROM {lane} WHERE lane = 2`, want: "1 of 4 lanes have no row"},
+			"MissingLanes":    {damage: `DROP TABLE {lane}`, want: `_lane" is missing`},
+			"LaneBeyond":      {damage: `INSERT INTO {lane} (lane) VALUES (4)`, want: "1 rows are beyond the 4 lanes"},
+			"SequenceCache":   {damage: `ALTER TABLE {ready} ALTER COLUMN seq SET CACHE 20`, want: "cache 20"},
+			"SequenceBack":    {damage: `ALTER TABLE {ready} ALTER COLUMN seq SET INCREMENT -1`, want: "increment -1"},
+			"SequenceCycle":   {damage: `ALTER TABLE {ready} ALTER COLUMN seq SET CYCLE`, want: "cycle true"},
+			"SequenceMissing": {damage: `ALTER TABLE {ready} ALTER COLUMN seq DROP IDENTITY`, want: "no identity"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				g := unmigrated(t, f.dsn)
@@ -145,7 +146,7 @@ func TestInspect(t *testing.T) {
 				if c.option != "" {
 					g.db = g.open(with(f.dsn, c.option, c.value))
 				} else {
-					g.exec(c.break_)
+					g.exec(c.damage)
 				}
 				found, err := g.store.Inspect(t.Context(), g.db)
 				g.ok(err)
@@ -165,7 +166,7 @@ func TestEncoding(t *testing.T) {
 		t.Cleanup(func() {
 			g := &fixture{TB: t}
 			g.db = g.open(f.dsn)
-			if _, err := g.db.Exec(`DROP DATABASE ` + name); err != nil {
+			if _, err := g.db.ExecContext(context.WithoutCancel(t.Context()), `DROP DATABASE `+name); err != nil {
 				t.Error(err)
 			}
 		})

@@ -425,7 +425,7 @@ SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL
 -- fail --
 -- By ready's primary key.
 WITH failure AS MATERIALIZED (
-    SELECT * FROM unnest($2::bigint[], $3::int[], $4::bool[], $5::bigint[], $6::bool[], $7::text[])
+    SELECT seq, attempts, dead, delay, blocking, reason FROM unnest($2::bigint[], $3::int[], $4::bool[], $5::bigint[], $6::bool[], $7::text[])
         AS f(seq, attempts, dead, delay, blocking, reason)
 ), gone AS (
     DELETE FROM "Odd ""x"""."order" WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($2::bigint[])))
@@ -685,7 +685,9 @@ SELECT key_hash, count(*) FROM gone GROUP BY key_hash
 
 -- replay --
 -- One range of done's primary key, or its index on id. Inserts as a producer
--- does, and locks no lane.
+-- does, and locks no lane. A message that was done more than once is replayed
+-- once, with a count above that of all its rows (by done_id), so that no replay
+-- is taken for an earlier one.
 WITH batch AS MATERIALIZED (
     SELECT d.* FROM "Odd ""x"""."order_done" AS d
     WHERE (d.done_at, d.pos) > (timestamptz 'epoch' + $1::bigint * interval '1 microsecond', $2::bigint)
@@ -700,8 +702,9 @@ WITH batch AS MATERIALIZED (
     LIMIT $4::bigint
 ), replayed AS (
     INSERT INTO "Odd ""x"""."order" (lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay)
-    SELECT lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay + 1
-    FROM batch ORDER BY done_at, pos
+    SELECT b.lane, b.id, b.topic, b.key, b.key_hash, b.type, b.content_type, b.payload, b.headers, b.created_at, b.revision,
+        1 + (SELECT max(o.replay) FROM "Odd ""x"""."order_done" AS o WHERE o.id = b.id)
+    FROM batch AS b ORDER BY b.done_at, b.pos
     ON CONFLICT (id) DO NOTHING
     RETURNING id
 ), last AS (
