@@ -158,7 +158,7 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 			if probe {
 				idle = 1
 			}
-			for _, lease := range r.claim(ctx, idle) {
+			for _, lease := range r.claim(ctx, work, idle) {
 				started++
 				busy++
 				turns.Go(func() {
@@ -196,10 +196,14 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 	}
 }
 
-// claim takes up to n lanes that are free and have work.
-func (r *Relay) claim(ctx context.Context, n int) []lease {
+// claim takes up to n lanes that are free and have work. A stop, which ends ctx,
+// does not cut a claim off: one that takes effect all the same would keep its
+// lane from others until the lease ends.
+func (r *Relay) claim(ctx, work context.Context, n int) []lease {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Lease)
 	defer cancel()
+	work, cancelWork := context.WithTimeout(work, r.cfg.Lease)
+	defer cancelWork()
 	began := time.Now()
 	// The lanes we work on are ours and come back too; and twice as many as we
 	// need, since other relays may be after the same ones.
@@ -221,13 +225,13 @@ func (r *Relay) claim(ctx context.Context, n int) []lease {
 			continue
 		}
 		began := time.Now()
-		epoch, ok, err := r.store.Claim(ctx, r.db, lane, r.cfg.Owner, r.cfg.Lease)
+		epoch, ok, err := r.store.Claim(work, r.db, lane, r.cfg.Owner, r.cfg.Lease)
 		if err != nil || !ok {
 			r.forget(lane)
 			if err != nil {
 				// A claim that took effect all the same is taken again: the lane is
 				// ours by the table and not among those we work on.
-				r.erred(ctx, "claim", err)
+				r.erred(work, "claim", err)
 				break
 			}
 			continue
@@ -286,8 +290,8 @@ func (r *Relay) empty(ctx context.Context) bool {
 // erred observes a failed operation and replaces connections that a failover
 // has made read-only.
 func (r *Relay) erred(ctx context.Context, op string, err error) {
-	if ctx.Err() != nil && errors.Is(context.Cause(ctx), errStopped) {
-		return
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return // by a stop or a lost lease, which are observed as such; a timeout is another error
 	}
 	r.observe(Erred{Op: op, Err: err})
 	r.replaceReadOnly(ctx, err)
