@@ -37,6 +37,7 @@ func scenarios() []Scenario {
 		retryScenarios,
 		outageScenarios,
 		turnScenarios,
+		operatorScenarios,
 		faultScenarios,
 		cutScenarios,
 		serverScenarios,

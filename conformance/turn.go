@@ -82,6 +82,24 @@ func gracefulStop(t *trial) {
 	} else if s.LanesHeld+s.LanesExpired != 0 {
 		t.error("after the stop %d lanes are leased and %d expired", s.LanesHeld, s.LanesExpired)
 	}
+
+	// Stopped while a claim is under way, which takes effect.
+	var claiming *process
+	started := make(chan struct{})
+	d := hooked(t.target.Dialect, hooks{after: func(ctx context.Context, o op, ok bool, err error) error {
+		if o.name != "claim" || !ok || err != nil {
+			return err
+		}
+		<-started
+		claiming.cancel()
+		return ctx.Err() // what a driver says whose context ended meanwhile
+	}})
+	claiming = t.startWith(relayWith{dialect: d, config: patient})
+	close(started)
+	t.await("a relay to be stopped while it claims", claiming.ended)
+	if s := t.stats(); s.LanesHeld+s.LanesExpired != 0 {
+		t.error("after a stop in the middle of a claim %d lanes are leased and %d expired", s.LanesHeld, s.LanesExpired)
+	}
 	t.start(patient)
 	t.settleDown()
 	t.noDuplicates()
