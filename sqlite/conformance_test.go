@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -17,6 +18,18 @@ func TestConformance(t *testing.T) {
 	at := func(target *conformance.Target, path string) {
 		target.Open = func(context.Context) (*sql.DB, error) { return sqlite.Open(path) }
 		target.Source = path
+		target.Restore = func(ctx context.Context, _ dialect.Tables) (*conformance.Copy, error) {
+			copied := path + ".copy"
+			db, err := sqlite.Open(path)
+			if err != nil {
+				return nil, err
+			}
+			_, err = db.ExecContext(ctx, "VACUUM INTO ?", copied)
+			return &conformance.Copy{
+				Open:   func(context.Context) (*sql.DB, error) { return sqlite.Open(copied) },
+				Remove: func(context.Context) error { return os.Remove(copied) },
+			}, errors.Join(err, db.Close())
+		}
 	}
 	target := conformance.Target{
 		Dialect: sqlite.New(),

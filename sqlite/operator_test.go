@@ -399,4 +399,15 @@ func TestClaimPurge(t *testing.T) {
 	e.equal(claim(time.Hour), false, "within the hour")
 	e.exec(`UPDATE {meta} SET purge_at = purge_at - 3600000000`)
 	e.equal([]bool{claim(time.Hour), claim(time.Hour)}, []bool{true, false}, "after it")
+
+	// Another is first after one has seen that it is time.
+	e.exec(`UPDATE {meta} SET purge_at = purge_at - 3600000000`)
+	another := bind(t, e.tables)
+	late, err := e.store.ClaimPurge(e.ctx, &hook{DB: e.db, before: func() {
+		ok, err := another.ClaimPurge(e.ctx, e.db, time.Hour)
+		e.must(err)
+		e.equal(ok, true, "the first")
+	}}, time.Hour)
+	e.must(err)
+	e.equal(late, false, "the second")
 }

@@ -33,7 +33,9 @@
 package sqlite
 
 import (
+	"context"
 	"database/sql"
+	"database/sql/driver"
 	"fmt"
 	"net/url"
 	"path/filepath"
@@ -114,11 +116,11 @@ func Open(path string) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	connector, err := sqlite.NewConnector(name)
+	base, err := sqlite.NewConnector(name)
 	if err != nil {
 		return nil, fmt.Errorf("sqlite: open %q: %w", path, err)
 	}
-	db := sql.OpenDB(connector)
+	db := sql.OpenDB(connector{base})
 	if path == memory {
 		// Each connection would be a database of its own, gone when it closes.
 		db.SetMaxOpenConns(1)
@@ -126,11 +128,35 @@ func Open(path string) (*sql.DB, error) {
 	return db, nil
 }
 
-const memory = ":memory:"
+const (
+	memory      = ":memory:"
+	busyTimeout = 10 * time.Second
+)
+
+// connector waits for its turn where SQLite does not: of processes that open a new
+// file at once, one switches it to WAL, and others are refused as busy without
+// a call of their busy handlers, lest they wait for each other.
+type connector struct{ driver.Connector }
+
+// Connect implements [driver.Connector].
+func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
+	for deadline := time.Now().Add(busyTimeout); ; {
+		conn, err := c.Connector.Connect(ctx)
+		if (Dialect{}).Classify(err) != dialect.Conflict || time.Now().After(deadline) {
+			return conn, err
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
 
 // dsn is the driver's name for a database at path with the settings of Open.
 func dsn(path string) (string, error) {
-	const settings = "?_busy_timeout=10000&_journal_mode=WAL&_synchronous=FULL&_txlock=immediate&_dqs=0"
+	settings := fmt.Sprintf("?_busy_timeout=%d&_journal_mode=WAL&_synchronous=FULL&_txlock=immediate&_dqs=0",
+		busyTimeout.Milliseconds())
 	switch {
 	case path == memory:
 		return "file:" + memory + settings, nil

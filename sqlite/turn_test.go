@@ -47,6 +47,35 @@ func TestSurface(t *testing.T) {
 		t.Errorf("created %v before the other, ready for %v", age, rows[1].Age)
 	}
 	e.equal(e.parkedRows(), []string{"k/4 scheduled - 0"}, "left")
+
+	// In one batch, too.
+	for _, delay := range []time.Duration{3, 1, 2} {
+		m := e.message("k")
+		m.Delay = delay * time.Hour
+		e.insert(m)
+	}
+	e.due()
+	e.equal(e.surface(lease, 10), 4, "all")
+	e.equal(payloads(e.ready(0))[4:], []string{"k/7", "k/8", "k/6", "k/4"}, "in the order they became due")
+}
+
+// TestSurfaceIsFenced: the lease is stolen after Surface has seen it.
+func TestSurfaceIsFenced(t *testing.T) {
+	e := fresh(t, 1)
+	m := e.message("k")
+	m.Delay = time.Hour
+	e.insert(m)
+	e.due()
+	lease := e.claim(0)
+	before := e.dump()
+	moved, ok, err := e.store.Surface(e.ctx, &hook{DB: e.db, before: func() {
+		e.expire(0)
+		e.must2(read(e.ctx, e.db, e.text(`UPDATE {lane} SET owner = 'thief', epoch = epoch + 1 RETURNING epoch`)))
+	}}, lease, 10)
+	if moved != 0 || ok || err != nil {
+		t.Errorf("surfaced %d, %t, %v", moved, ok, err)
+	}
+	e.same(before, "a stale Surface")
 }
 
 func TestSurfaceTwin(t *testing.T) {
@@ -425,20 +454,30 @@ func TestDueSeesOneState(t *testing.T) {
 	e.equal(payloads(e.dueRows(0)), []string{"a/2", "a/3"}, "the next")
 }
 
-// hook runs something when the first transaction has begun and read.
+// hook runs something before a write, or after a transaction has begun and read.
 type hook struct {
 	dialect.DB
-	after func()
+	before, after func()
 }
 
 func (h *hook) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, error) {
+	if h.before != nil {
+		h.before()
+	}
 	tx, err := h.DB.BeginTx(ctx, opts)
-	if err != nil {
-		return nil, err
+	if err != nil || h.after == nil {
+		return tx, err
 	}
 	if _, err := read(ctx, txDB{tx}, `SELECT count(*) FROM sqlite_schema`); err != nil { // the snapshot
 		return nil, err
 	}
 	h.after()
 	return tx, nil
+}
+
+func (h *hook) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	if h.before != nil {
+		h.before()
+	}
+	return h.DB.ExecContext(ctx, query, args...)
 }
