@@ -6,18 +6,33 @@ import (
 	"testing"
 
 	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/inbox"
 )
 
-// TestOutsideTransactionRefused: what would write outside the business transaction
-// does not compile where a transaction is asked for.
-func TestOutsideTransactionRefused(t *testing.T) {
-	tx := reflect.TypeFor[outbox.Tx]()
-	if !reflect.TypeFor[*sql.Tx]().Implements(tx) {
-		t.Error("a *sql.Tx is refused")
+// What writes beside a business change takes an open transaction: a pool or a
+// single connection, which would write outside of it, must not compile. A value
+// compiles as an argument exactly when its type is assignable to the parameter's.
+func TestOutsideTransactionDoesNotCompile(t *testing.T) {
+	methods := []struct {
+		name string
+		f    reflect.Type
+		tx   int // the place of the transaction among the parameters
+	}{
+		{"outbox.Outbox.Enqueue", reflect.TypeOf((*outbox.Outbox).Enqueue), 2},
+		{"inbox.Inbox.Record", reflect.TypeOf((*inbox.Inbox).Record), 2},
+		{"dialect.Producer.Insert", reflect.TypeOf(dialect.Producer.Insert), 2},
+		{"dialect.Inbox.Record", reflect.TypeOf(dialect.Inbox.Record), 2},
 	}
-	for _, outside := range []reflect.Type{reflect.TypeFor[*sql.DB](), reflect.TypeFor[*sql.Conn](), reflect.TypeFor[*sql.Stmt]()} {
-		if outside.Implements(tx) {
-			t.Errorf("a %v compiles as a transaction", outside)
+	for _, m := range methods {
+		parameter := m.f.In(m.tx)
+		if tx := reflect.TypeFor[*sql.Tx](); !tx.AssignableTo(parameter) {
+			t.Errorf("%s: %v is refused for %v", m.name, tx, parameter)
+		}
+		for _, outside := range []reflect.Type{reflect.TypeFor[*sql.DB](), reflect.TypeFor[*sql.Conn](), reflect.TypeFor[*sql.Stmt]()} {
+			if outside.AssignableTo(parameter) {
+				t.Errorf("%s: %v is taken for %v", m.name, outside, parameter)
+			}
 		}
 	}
 }
