@@ -43,5 +43,8 @@ func scenarios() []Scenario {
 		serverScenarios,
 		clockScenarios,
 		storeScenarios,
+		consumerScenarios,
+		keepScenarios,
+		pollScenarios,
 	)
 }

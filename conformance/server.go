@@ -285,10 +285,11 @@ func dumpedAndRestored(t *trial) {
 			t.error("remove the restored copy: %v", err)
 		}
 	})
-	db, err := copied.Open(t.ctx)
-	t.must(err, "open the restored copy")
-	t.db = t.adopt(db)
-	t.box = t.newBox(db, t.target.Dialect)
+	own := *t.target // from here on everything goes to the copy
+	own.Open = copied.Open
+	t.target = &own
+	t.db = t.open()
+	t.box = t.newBox(t.db, t.target.Dialect)
 	t.must(t.box.Check(t.ctx), "check the restored copy")
 	s := t.stats()
 	if s.Ready != before.Ready || s.Scheduled != before.Scheduled || s.Retry != before.Retry || s.Held != before.Held || s.Dead != before.Dead {

@@ -90,7 +90,8 @@ func target(t *testing.T, server *containers.Server) conformance.Target {
 		})
 	}
 	if dumps(t, server) {
-		target.Restore = restore(server)
+		servers := containers.Servers(t, "postgres")
+		target.Restore = restore(server.DSN, servers[len(servers)-1].DSN) // another one, if there is
 	}
 	return target
 }
@@ -125,51 +126,56 @@ func dumps(t *testing.T, server *containers.Server) bool {
 	return own >= its
 }
 
-// restore dumps with pg_dump and restores with psql into a database made for it.
-func restore(server *containers.Server) func(context.Context, dialect.Tables) (*conformance.Copy, error) {
+// restore dumps with pg_dump and restores with psql, into a database made for
+// it on the other server.
+func restore(from, to string) func(context.Context, dialect.Tables) (*conformance.Copy, error) {
 	return func(ctx context.Context, tables dialect.Tables) (*conformance.Copy, error) {
-		name := "copy_" + random()
-		u, err := url.Parse(server.DSN)
-		if err != nil {
-			return nil, errors.New("the server's DSN is no URL")
-		}
-		u.Path = "/" + name
-		// The password travels in the environment, which no process list shows.
-		password, _ := u.User.Password()
-		environ := append(os.Environ(), "PGPASSWORD="+password)
-		u.User = url.User(u.User.Username())
-		from := *u
-		original, _ := url.Parse(server.DSN)
-		from.Path = original.Path
-
-		args := []string{"--dbname=" + from.String(), "--no-owner", "--table=" + quote(tables.Prefix) + "*"}
+		what := []string{"--no-owner", "--table=" + quote(tables.Prefix) + "*"}
 		if tables.Schema != "" {
-			args = []string{"--dbname=" + from.String(), "--no-owner", "--schema=" + quote(tables.Schema)}
+			what = []string{"--no-owner", "--schema=" + quote(tables.Schema)}
 		}
-		dump := exec.CommandContext(ctx, "pg_dump", args...)
-		dump.Env = environ
-		var script, problems bytes.Buffer
-		dump.Stdout, dump.Stderr = &script, &problems
-		if err := dump.Run(); err != nil {
-			return nil, fmt.Errorf("pg_dump: %w: %s", err, problems.String())
-		}
-		if err := run(ctx, server.DSN, "CREATE DATABASE "+quote(name)); err != nil {
+		script, err := client(ctx, from, nil, "pg_dump", what...)
+		if err != nil {
 			return nil, err
 		}
-		remove := func(ctx context.Context) error {
-			return run(ctx, server.DSN, "DROP DATABASE "+quote(name)+" WITH (FORCE)")
+		name := "copy_" + random()
+		if err := run(ctx, to, "CREATE DATABASE "+quote(name)); err != nil {
+			return nil, err
 		}
-		load := exec.CommandContext(ctx, "psql", "--dbname="+u.String(), "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--output="+os.DevNull)
-		load.Env, load.Stdin, load.Stderr = environ, &script, &problems
-		if err := load.Run(); err != nil {
-			return nil, errors.Join(fmt.Errorf("psql: %w: %s", err, problems.String()), remove(ctx))
+		copied := &conformance.Copy{Remove: func(ctx context.Context) error {
+			return run(ctx, to, "DROP DATABASE "+quote(name)+" WITH (FORCE)")
+		}}
+		u, err := url.Parse(to)
+		if err != nil {
+			return nil, errors.New("the server's DSN is no URL") // which may hold a password
 		}
-		u.User = original.User
-		return &conformance.Copy{
-			Open:   func(context.Context) (*sql.DB, error) { return postgres.Open(u.String()) },
-			Remove: remove,
-		}, nil
+		u.Path = "/" + name
+		copied.Open = func(context.Context) (*sql.DB, error) { return postgres.Open(u.String()) }
+		if _, err := client(ctx, u.String(), script, "psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1"); err != nil {
+			return nil, errors.Join(err, copied.Remove(ctx))
+		}
+		return copied, nil
 	}
+}
+
+// client runs a program of PostgreSQL's and returns what it writes.
+func client(ctx context.Context, dsn string, stdin []byte, name string, args ...string) ([]byte, error) {
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return nil, errors.New("the server's DSN is no URL")
+	}
+	// The password travels in the environment, which no process list shows.
+	password, _ := u.User.Password()
+	u.User = url.User(u.User.Username())
+	cmd := exec.CommandContext(ctx, name, append(args, "--dbname="+u.String())...)
+	cmd.Env = append(os.Environ(), "PGPASSWORD="+password)
+	var problems bytes.Buffer
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(stdin), &problems
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", name, err, problems.String())
+	}
+	return out, nil
 }
 
 func port(u *url.URL) string {

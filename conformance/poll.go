@@ -1,0 +1,259 @@
+package conformance
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/relay"
+)
+
+// pollScenarios: what looking for work costs.
+var pollScenarios = []Scenario{
+	{
+		Name:    "Poll/IdleCostFlat",
+		Promise: "with very many done messages a poll, a claim and a batch cost what they cost with none",
+		alone:   true,
+		lanes:   1,
+		timeout: 10 * time.Minute,
+		run:     idleCostFlat,
+	},
+	{
+		Name:    "Poll/OldSnapshotOpen",
+		Promise: "while a reader's snapshot stays open and very many messages pass, the drain keeps at least 80% of its rate and a poll its cost",
+		alone:   true,
+		timeout: 15 * time.Minute,
+		run:     oldSnapshotOpen,
+	},
+}
+
+// measured is one way to use an outbox, to be timed beside another outbox.
+type measured struct {
+	name string
+	// times is how often it is done for one figure, so that the figure is long
+	// enough to be told from the clock's steps.
+	times int
+	do    func(box *outbox.Outbox)
+}
+
+// compare returns the median times of m on two outboxes, done by turns, so that
+// whatever else the machine does meets both.
+func (t *trial) compare(m measured, a, b *outbox.Outbox) (medianA, medianB time.Duration) {
+	const rounds = 21
+	var took [2][]time.Duration
+	for range rounds {
+		for i, box := range []*outbox.Outbox{a, b} {
+			began := time.Now()
+			for range m.times {
+				m.do(box)
+			}
+			took[i] = append(took[i], time.Since(began)/time.Duration(m.times))
+		}
+	}
+	return quantile(took[0], 0.5), quantile(took[1], 0.5)
+}
+
+func idleCostFlat(t *trial) {
+	empty, full := t.second(), t.box
+	n := t.size(500_000, 20_000)
+	// The same passes through both, so that what has only just been deleted, which
+	// some engines clean up later, is there in both.
+	t.fill(full, n, true)
+	t.fill(empty, n, false)
+	t.do("measured")
+	one := t.message("one") // content for the batches
+	poll := func(box *outbox.Outbox) {
+		lanes, err := box.Store().Poll(t.ctx, box.DB(), "idle", 10)
+		t.must(err, "poll")
+		if len(lanes) > 0 {
+			t.fail("a poll offers %v, and there is nothing to do", lanes)
+		}
+	}
+	lease := func(box *outbox.Outbox) dialect.Lease {
+		epoch, ok, err := box.Store().Claim(t.ctx, box.DB(), 0, holder, time.Minute)
+		t.must(err, "claim")
+		if !ok {
+			t.fail("the lane could not be claimed")
+		}
+		return dialect.Lease{Lane: 0, Owner: holder, Epoch: epoch}
+	}
+	for _, m := range []measured{
+		{"an idle poll", 20, poll},
+		{"a look at whether anything is pending", 20, func(box *outbox.Outbox) {
+			_, _, err := box.Store().Pending(t.ctx, box.DB(), "idle")
+			t.must(err, "pending")
+		}},
+		{"a claim and an empty turn", 5, func(box *outbox.Outbox) {
+			l := lease(box)
+			_, err := box.Store().Due(t.ctx, box.DB(), 0, dialect.Limit{Rows: 100})
+			t.must(err, "due")
+			_, err = box.Store().Ready(t.ctx, box.DB(), 0, 0, dialect.Limit{Rows: 100})
+			t.must(err, "ready")
+			t.must(box.Store().Release(t.ctx, box.DB(), l), "release")
+		}},
+		{"a turn with ten messages", 2, func(box *outbox.Outbox) {
+			batch := make([]outbox.Message, 10)
+			for i := range batch {
+				batch[i] = one
+				batch[i].ID = t.newID(t.rand)
+			}
+			t.must(box.InTx(t.ctx, nil, func(ctx context.Context, tx *sql.Tx) error {
+				_, err := box.Enqueue(ctx, tx, batch...)
+				return err
+			}), "enqueue")
+			l := lease(box)
+			rows, err := box.Store().Ready(t.ctx, box.DB(), 0, 0, dialect.Limit{Rows: 100})
+			t.must(err, "ready")
+			if len(rows) != len(batch) {
+				t.fail("%d of %d messages are ready", len(rows), len(batch))
+			}
+			ok, err := box.Store().Settle(t.ctx, box.DB(), l, time.Minute, dialect.Settlement{Archive: true, Published: seqs(rows)})
+			t.must(err, "settle")
+			if !ok {
+				t.fail("a settle was refused, and the lease is the lane's")
+			}
+			t.must(box.Store().Release(t.ctx, box.DB(), l), "release")
+		}},
+		{"the counts of an operator", 5, func(box *outbox.Outbox) {
+			_, err := box.Stats(t.ctx)
+			t.must(err, "stats")
+		}},
+	} {
+		// A cost that grows with the table is dozens of times as high; a machine
+		// that is busy in the wrong moment may show half as much again.
+		var without, with time.Duration
+		var ratio float64
+		for range 3 {
+			without, with = t.compare(m, empty, full)
+			if ratio = float64(with) / float64(without); ratio <= 1.5 {
+				break
+			}
+		}
+		t.note("%s: %v with none, %v with %d done (ratio %.2f)", m.name, without.Round(time.Microsecond), with.Round(time.Microsecond), n, ratio)
+		if ratio > 1.5 {
+			t.error("%s costs %v with %d done messages and %v with none, %.2f times as much", m.name, with, n, without, ratio)
+		}
+	}
+}
+
+// txDB lets a store read in a transaction of the scenario's.
+type txDB struct{ *sql.Tx }
+
+// BeginTx implements [dialect.DB].
+func (txDB) BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error) {
+	return nil, fmt.Errorf("a transaction is open already")
+}
+
+// openSnapshot opens a transaction that goes on seeing what is there now, as a
+// report or a backup does, and returns what ends it.
+func (t *trial) openSnapshot() (end func()) {
+	db := t.open()
+	for _, level := range []sql.IsolationLevel{sql.LevelSnapshot, sql.LevelRepeatableRead, sql.LevelSerializable, sql.LevelDefault} {
+		tx, err := db.BeginTx(t.ctx, &sql.TxOptions{Isolation: level, ReadOnly: true})
+		if err != nil {
+			continue
+		}
+		sees := func() bool {
+			lanes, err := t.store().Poll(t.ctx, txDB{tx}, "reader", 10)
+			t.must(err, "read in the snapshot")
+			return len(lanes) > 0
+		}
+		if sees() {
+			t.fail("there is work at the time of the snapshot")
+		}
+		// A snapshot is one that does not see what comes later.
+		t.enqueue("later", 1)
+		if sees() {
+			_ = tx.Rollback()
+			t.drainOnce(t.db)
+			continue
+		}
+		t.drainOnce(t.db)
+		return func() {
+			if sees() {
+				t.error("the snapshot was lost meanwhile")
+			}
+			_ = tx.Rollback()
+		}
+	}
+	t.fail("the engine offers no isolation level that keeps a snapshot")
+	return nil
+}
+
+// drainOnce has a relay publish what is there and returns how long it took.
+func (t *trial) drainOnce(db *sql.DB) time.Duration {
+	began := time.Now()
+	r := t.startWith(relayWith{db: db, config: func(c *relay.Config) {
+		patient(c)
+		c.UntilEmpty, c.Batch = true, 500
+	}})
+	select {
+	case <-r.done:
+	case <-t.ctx.Done():
+		t.fail("the time was over while a relay drained")
+	}
+	return time.Since(began)
+}
+
+func oldSnapshotOpen(t *trial) {
+	chunk := t.size(10_000, 2000)
+	passing := t.size(200_000, 20_000)
+	db := t.open()
+	// pass lets messages through, a chunk at a time, and returns the rate of each
+	// chunk in messages a second: of the drain only, not of the producers.
+	pass := func(n int) (rates []float64) {
+		for done := 0; done < n; done += chunk {
+			t.produce(load{messages: chunk, keys: 500, perTx: 500})
+			t.do("drained message %d of %d", done, n)
+			rates = append(rates, float64(chunk)/t.drainOnce(db).Seconds())
+		}
+		return rates
+	}
+	idle := func() time.Duration {
+		var took []time.Duration
+		for range 101 {
+			began := time.Now()
+			_, err := t.store().Poll(t.ctx, db, "idle", 10)
+			t.must(err, "poll")
+			took = append(took, time.Since(began))
+		}
+		return quantile(took, 0.5)
+	}
+	median := func(rates []float64) float64 {
+		return slices.Sorted(slices.Values(rates))[len(rates)/2]
+	}
+	pass(chunk) // what is cold
+	var kept, costs float64
+	for try := range 3 {
+		before := append(pass(2*chunk), pass(chunk)...)
+		idleBefore := idle()
+		end := t.openSnapshot()
+		during := pass(passing)
+		idleDuring := idle()
+		end()
+		// The last of them have everything behind them that has passed.
+		late := during[len(during)-min(5, len(during)/2):]
+		kept = median(late) / median(before)
+		costs = float64(idleDuring) / float64(idleBefore)
+		t.note("drained %.0f messages/s before and %.0f behind %d messages under an open snapshot: %.0f%%; an idle poll took %v and %v",
+			median(before), median(late), passing, 100*kept, idleBefore.Round(time.Microsecond), idleDuring.Round(time.Microsecond))
+		if kept >= 0.8 && costs <= 3 {
+			break
+		}
+		if try < 2 {
+			t.note("tried again, for the machine may have been busy with something else")
+		}
+	}
+	if kept < 0.8 {
+		t.error("the drain kept %.0f%% of its rate under an open snapshot", 100*kept)
+	}
+	if costs > 3 {
+		t.error("an idle poll took %.1f times as long under an open snapshot", costs)
+	}
+	t.settleDown()
+	t.noDuplicates()
+}
