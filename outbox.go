@@ -84,12 +84,7 @@ func New(db *sql.DB, d dialect.Dialect, cfg Config) (*Outbox, error) {
 		if !ok {
 			return nil, fmt.Errorf("new outbox: %w: notify is set, but %s cannot wake other processes: leave it out, polling finds every message", ErrInvalid, d.Name())
 		}
-		o.wakeups.remote = func() {
-			// Not the caller's context: several callers share one signal.
-			ctx, cancel := context.WithTimeout(context.Background(), wakeTimeout)
-			defer cancel()
-			_ = waker.Wake(ctx, db) // best effort: polling finds the messages too
-		}
+		o.wakeups.remote = &notifier{waker: waker, db: db}
 	}
 	return o, nil
 }

@@ -1,8 +1,12 @@
 package outbox
 
 import (
+	"context"
+	"database/sql"
 	"sync"
 	"time"
+
+	"github.com/outbox-suite/outbox/dialect"
 )
 
 // wakeups passes wake-ups on to relays.
@@ -10,10 +14,24 @@ type wakeups struct {
 	mu     sync.Mutex
 	next   int
 	subs   map[int]func()
-	remote func() // signals other processes; nil without Config.Notify
+	remote *notifier // nil without Config.Notify
 	// sending is true while a goroutine signals other processes; again asks it
 	// for one more signal, so that a wake-up during a signal is not lost.
 	sending, again bool
+}
+
+// notifier signals relays in other processes.
+type notifier struct {
+	waker dialect.Waker
+	db    *sql.DB
+}
+
+// notify signals once. It is best effort: polling finds the messages too. The
+// context is no caller's, since several wake-ups share one signal.
+func (n *notifier) notify() {
+	ctx, cancel := context.WithTimeout(context.Background(), wakeTimeout)
+	defer cancel()
+	_ = n.waker.Wake(ctx, n.db)
 }
 
 // wakeTimeout bounds one signal to other processes.
@@ -43,7 +61,7 @@ func (o *Outbox) Wake() {
 
 func (w *wakeups) send() {
 	for {
-		w.remote()
+		w.remote.notify()
 		w.mu.Lock()
 		if !w.again {
 			w.sending = false
