@@ -13,6 +13,7 @@ import (
 
 	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/mysql"
 	"github.com/outbox-suite/outbox/postgres"
 	"github.com/outbox-suite/outbox/sqlite"
 )
@@ -40,7 +41,10 @@ var engines = []engine{
 		open:    func(dsn string) (*sql.DB, error) { return sqlite.Open(sqlitePath(dsn)) },
 		file:    sqlitePath,
 	},
-	{name: "mysql", schemes: []string{"mysql", "mariadb"}},
+	{ //nolint:gosec // a form, not a password
+		name: "mysql", schemes: []string{"mysql", "mariadb"}, form: "mysql://user:password@host:3306/database?option=value",
+		dialect: mysql.New, open: mysql.Open,
+	},
 	{name: "sqlserver", schemes: []string{"sqlserver", "mssql"}},
 	{name: "oracle", schemes: []string{"oracle"}},
 }

@@ -3,7 +3,6 @@ package containers
 import (
 	"context"
 	"crypto/rand"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math/big"
@@ -199,7 +198,7 @@ func freePort(ctx context.Context) (int, error) {
 func awaitAnswer(ctx context.Context, e engine, dsn string, exited func(context.Context) error) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	db, err := sql.Open(e.driver, dsn)
+	db, err := e.open(dsn)
 	if err != nil {
 		return err
 	}
@@ -225,7 +224,7 @@ func awaitAnswer(ctx context.Context, e engine, dsn string, exited func(context.
 }
 
 func serverVersion(ctx context.Context, e engine, dsn string) (_ string, err error) {
-	db, err := sql.Open(e.driver, dsn)
+	db, err := e.open(dsn)
 	if err != nil {
 		return "", err
 	}

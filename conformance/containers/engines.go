@@ -3,15 +3,18 @@ package containers
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 
+	"github.com/go-sql-driver/mysql"
 	_ "github.com/jackc/pgx/v5/stdlib" // the "pgx" driver of database/sql
 )
 
 // An engine is all this package knows about one kind of server.
 type engine struct {
-	driver   string   // of database/sql
+	open     func(dsn string) (*sql.DB, error)
 	schemes  []string // a DSN of this engine begins with one of these and "://"
 	images   []image  // the versions to test, oldest first
 	port     string   // on which the server listens in its container
@@ -31,7 +34,7 @@ type image struct{ version, ref string }
 var engines = map[string]engine{
 	"sqlite": {embedded: true},
 	"postgres": {
-		driver:  "pgx",
+		open:    func(dsn string) (*sql.DB, error) { return sql.Open("pgx", dsn) },
 		schemes: []string{"postgres", "postgresql"},
 		images:  []image{{"18", "postgres:18-alpine"}},
 		port:    "5432/tcp",
@@ -60,4 +63,64 @@ var engines = map[string]engine{
 			return fmt.Sprintf("%d.%d", n/10000, n%10000), nil
 		},
 	},
+	"mysql": {
+		open:    openMySQL,
+		schemes: []string{"mysql"},
+		images:  []image{{"8.4", "mysql:8.4"}, {"9.7", "mysql:9.7"}},
+		port:    "3306/tcp",
+		env: func(password string) map[string]string {
+			return map[string]string{"MYSQL_ROOT_PASSWORD": password, "MYSQL_DATABASE": "test"}
+		},
+		cmd: []string{"mysqld", "--max-connections=500"},
+		// The server of the set-up has port 0.
+		ready:   "port: 3306  ",
+		readyAt: 1,
+		dsn:     dsnMySQL,
+		version: versionMySQL,
+	},
+	"mariadb": {
+		open:    openMySQL,
+		schemes: []string{"mariadb", "mysql"},
+		images:  []image{{"10.11", "mariadb:10.11"}, {"11.8", "mariadb:11.8"}},
+		port:    "3306/tcp",
+		env: func(password string) map[string]string {
+			return map[string]string{"MARIADB_ROOT_PASSWORD": password, "MARIADB_DATABASE": "test"}
+		},
+		cmd:     []string{"mariadbd", "--max-connections=500"},
+		ready:   "port: 3306  ",
+		readyAt: 1,
+		dsn:     dsnMySQL,
+		version: versionMySQL,
+	},
+}
+
+// openMySQL opens a URL, which is not the driver's own form. An error never shows it.
+func openMySQL(dsn string) (*sql.DB, error) {
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return nil, errors.New("the DSN is no URL")
+	}
+	config := mysql.NewConfig()
+	config.Net, config.Addr = "tcp", u.Host
+	config.User = u.User.Username()
+	config.Passwd, _ = u.User.Password()
+	config.DBName = strings.TrimPrefix(u.Path, "/")
+	connector, err := mysql.NewConnector(config)
+	if err != nil {
+		return nil, errors.New("the DSN's parts are no configuration of the driver")
+	}
+	return sql.OpenDB(connector), nil
+}
+
+func dsnMySQL(password, address string) string {
+	u := url.URL{Scheme: "mysql", User: url.UserPassword("root", password), Host: address, Path: "/test"}
+	return u.String()
+}
+
+// versionMySQL is the version without what the distribution adds to it.
+func versionMySQL(ctx context.Context, db *sql.DB) (string, error) {
+	var version string
+	err := db.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version)
+	version, _, _ = strings.Cut(version, "-")
+	return version, err
 }

@@ -1,0 +1,110 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/outbox-suite/outbox/dialect"
+)
+
+// An insert is cut into statements of at most these many rows and, unless a row alone
+// has more, bytes. The rows stay below the 65,535 placeholders of a statement, the
+// bytes below any server's max_allowed_packet that was not made smaller than MariaDB's
+// and MySQL's own defaults, 16 and 64 MiB.
+const (
+	mostRows  = 1000
+	mostBytes = 4 << 20
+)
+
+// Insert adds the messages, mostly one statement for the ready ones and one for the
+// delayed ones.
+//
+// A message that no packet of the server can hold is refused with
+// [mysql.ErrPktTooLarge] before anything of it is sent: the server would close the
+// connection in the middle of the caller's transaction.
+func (s *store) Insert(ctx context.Context, tx dialect.Tx, messages []dialect.Message) error {
+	var ready, delayed batch
+	for i := range messages {
+		m := &messages[i]
+		size := len(m.Payload) + len(m.Headers)
+		if size > mostBytes {
+			if err := fits(ctx, tx, size); err != nil {
+				return err
+			}
+		}
+		b, text, row := &ready, s.sql.insert, insertRow
+		if m.Delay > 0 {
+			b, text, row = &delayed, s.sql.schedule, scheduleRow
+		}
+		if b.rows == mostRows || b.rows > 0 && b.bytes+size > mostBytes {
+			if err := b.send(ctx, tx, text, row); err != nil {
+				return err
+			}
+		}
+		b.add(m, size)
+	}
+	if err := ready.send(ctx, tx, s.sql.insert, insertRow); err != nil {
+		return err
+	}
+	return delayed.send(ctx, tx, s.sql.schedule, scheduleRow)
+}
+
+// fits asks the server whether a packet can hold a message of that size, if the
+// transaction can ask.
+func fits(ctx context.Context, tx dialect.Tx, size int) error {
+	asks, ok := tx.(interface {
+		QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	})
+	if !ok {
+		return nil
+	}
+	var largest int
+	if err := asks.QueryRowContext(ctx, largestPacketSQL).Scan(&largest); err != nil {
+		return err
+	}
+	const rest = 16 << 10 // for everything but payload and headers
+	if size+rest > largest {
+		return fmt.Errorf("a message has %d bytes and the server's max_allowed_packet is %d: raise it, "+
+			"or store the payload elsewhere and send a reference: %w", size, largest, mysql.ErrPktTooLarge)
+	}
+	return nil
+}
+
+// batch are the messages of one statement.
+type batch struct {
+	rows, bytes int
+	args        []any
+}
+
+func (b *batch) add(m *dialect.Message, size int) {
+	b.rows++
+	b.bytes += size
+	revision := sql.Null[int64]{V: m.Revision, Valid: m.Revision != 0}
+	// Text goes as bytes, which no character set is applied to. A nil slice is NULL.
+	b.args = append(b.args, m.Lane, m.ID[:], []byte(m.Topic), nullBytes(m.Key), m.KeyHash, []byte(m.Type),
+		[]byte(m.ContentType), m.Payload, []byte(m.Headers), revision, m.Replay)
+	if m.Delay > 0 {
+		b.args = append(b.args, micros(m.Delay))
+	}
+}
+
+func nullBytes(text sql.Null[string]) []byte {
+	if !text.Valid {
+		return nil
+	}
+	return []byte(text.V)
+}
+
+// send inserts what is in the batch and empties it.
+func (b *batch) send(ctx context.Context, tx dialect.Tx, text, row string) error {
+	if b.rows == 0 {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, text+row+strings.Repeat(", "+row, b.rows-1), b.args...)
+	*b = batch{}
+	return err
+}

@@ -1,0 +1,581 @@
+package mysql
+
+import (
+	"strings"
+
+	"github.com/outbox-suite/outbox/dialect"
+)
+
+// Rules all statements keep:
+//
+//   - Lists travel as one JSON array of ASCII, which JSON_TABLE turns into rows, so
+//     that no statement's text or number of placeholders depends on a list. Each is the
+//     first table of a STRAIGHT_JOIN: the rows named are found one by one by a key,
+//     whatever the optimizer believes of a table that was full a minute ago.
+//   - FORCE INDEX names the index relied on, for the same reason.
+//   - What asks whether there is a row is a subquery with LIMIT: EXISTS may become a
+//     join of whole tables.
+//   - Durations are whole microseconds; times leave the server as microseconds since
+//     1970. UTC_TIMESTAMP stands still within a statement, also while it waits for a
+//     lock, so what is written under a lock is written by the next statement.
+//   - {key} is the quoted column key, a reserved word.
+
+// epoch is the beginning of the microseconds that times leave the server as.
+const epoch = `TIMESTAMP'1970-01-01 00:00:00'`
+
+// The lists.
+const (
+	seqList     = `JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS n`
+	posList     = `JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, pos BIGINT PATH '$')) AS n`
+	keyList     = `JSON_TABLE(?, '$[*]' COLUMNS (key_hash BIGINT PATH '$')) AS n`
+	failureList = `JSON_TABLE(?, '$[*]' COLUMNS (
+    num BIGINT PATH '$[0]', attempts INT PATH '$[1]', dead INT PATH '$[2]', blocking INT PATH '$[3]',
+    delay BIGINT PATH '$[4]', reason VARCHAR(4000) PATH '$[5]')) AS f`
+)
+
+// dueSQL tells whether a lane has a parked row that is due, by the first entries of
+// parked_due_at.
+const dueSQL = `((SELECT p.available_at FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
+         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
+    OR (SELECT p.available_at FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
+         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.available_at LIMIT 1) <= UTC_TIMESTAMP(6))`
+
+// readySomeSQL is the newest ready row of a lane, by the primary key.
+const readySomeSQL = `(SELECT r.seq FROM {ready} AS r FORCE INDEX (PRIMARY)
+         WHERE r.lane = l.lane ORDER BY r.seq DESC LIMIT 1)`
+
+const pollSQL = `
+-- Reads the lane rows, and of each lane one entry of ready's primary key and two
+-- of parked_due_at. The newest ready row is looked for first, because rows deleted
+-- but not yet purged lie at the other end. Locks nothing.
+SELECT l.lane
+FROM {lane} AS l
+WHERE (l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)
+  AND (` + readySomeSQL + ` IS NOT NULL
+    OR ` + dueSQL + `)
+ORDER BY l.served_at, l.lane
+LIMIT ?`
+
+const pendingSQL = `
+-- As poll, over all lanes.
+SELECT
+    COALESCE(MAX(` + readySomeSQL + ` IS NOT NULL
+    OR COALESCE(` + dueSQL + `, 0)), 0),
+    COALESCE(MAX(l.lease_until > UTC_TIMESTAMP(6) AND l.owner <> ?), 0)
+FROM {lane} AS l`
+
+const claimSQL = `
+-- Locks one lane row by primary key, or passes by when another session has it.
+SELECT epoch FROM {lane}
+WHERE lane = ? AND (lease_until <= UTC_TIMESTAMP(6) OR owner = ?)
+FOR UPDATE SKIP LOCKED`
+
+const ownSQL = `
+-- Under the lock of claim.
+UPDATE {lane}
+SET owner = ?, epoch = epoch + 1, lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
+WHERE lane = ?`
+
+const fenceSQL = `
+-- The fence: waits for the lane row's lock, then finds the lease in its newest
+-- version. A row is the lease; a number of changed rows would not tell.
+SELECT epoch FROM {lane} WHERE lane = ? AND owner = ? AND epoch = ? FOR UPDATE`
+
+const extendSQL = `
+-- Behind the fence.
+UPDATE {lane} SET lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE lane = ?`
+
+const releaseSQL = `
+-- Behind the fence. Without an owner the epoch alone opens no fence.
+UPDATE {lane} SET owner = '', lease_until = UTC_TIMESTAMP(6) WHERE lane = ?`
+
+// insertSQL and scheduleSQL are followed by one row of values a message, rows
+// separated by commas. Rows get their seq in the order of the list.
+
+const insertSQL = `
+INSERT INTO {ready} (lane, id, topic, {key}, key_hash, type, content_type, payload, headers, revision, replay)
+VALUES `
+
+const insertRow = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`
+
+const scheduleSQL = `
+INSERT INTO {parked} (lane, id, topic, {key}, key_hash, type, content_type, payload, headers, revision, replay, available_at)
+VALUES `
+
+const scheduleRow = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)`
+
+const largestPacketSQL = `SELECT @@max_allowed_packet`
+
+// The statements of Surface run behind the fence.
+
+const dueScheduledSQL = `
+-- Along parked_due_at; whether the id is ready already is one entry of ready's
+-- index on id a row.
+SELECT p.pos, (SELECT 1 FROM {ready} AS r FORCE INDEX ({name:id}) WHERE r.id = p.id LIMIT 1) IS NOT NULL
+FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
+WHERE p.lane = ? AND p.state = 'scheduled' AND p.available_at <= UTC_TIMESTAMP(6)
+ORDER BY p.available_at, p.pos
+LIMIT ?`
+
+const surfaceSQL = `
+-- By parked's primary key, in the order of the list.
+INSERT INTO {ready} (lane, id, topic, {key}, key_hash, type, content_type, payload, headers, created_at, revision, replay)
+SELECT p.lane, p.id, p.topic, p.{key}, p.key_hash, p.type, p.content_type, p.payload, p.headers, p.created_at, p.revision, p.replay
+FROM ` + posList + `
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+ORDER BY n.place`
+
+const surfacedTwiceSQL = `
+-- By parked's primary key.
+UPDATE ` + posList + `
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+SET p.state = 'dead', p.available_at = NULL, p.reason = ?`
+
+const deleteParkedSQL = `
+-- By parked's primary key.
+DELETE p FROM ` + posList + `
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+WHERE p.lane = ?`
+
+// What a turn reads is chosen first, by size, and then read: the driver must read to
+// its end whatever the server has begun to send.
+
+const chooseReadySQL = `
+-- One range of ready's primary key; whether the key is blocked is one entry of
+-- parked_blocked a row.
+SELECT r.seq,
+    (SELECT 1 FROM {parked} AS p FORCE INDEX ({name:parked_blocked})
+     WHERE p.blocking = 1 AND p.lane = r.lane AND p.key_hash = r.key_hash LIMIT 1) IS NOT NULL,
+    LENGTH(r.headers), COALESCE(LENGTH(r.payload), 0)
+FROM {ready} AS r FORCE INDEX (PRIMARY)
+WHERE r.lane = ? AND r.seq > ?
+ORDER BY r.seq
+LIMIT ?`
+
+const readySQL = `
+-- By ready's primary key. The payload of a blocked row stays where it is.
+SELECT r.seq, 0, 0, r.lane, r.id, r.topic, r.{key}, r.key_hash, r.type, r.content_type,
+    CASE WHEN n.blocked = 0 THEN r.payload END, r.headers,
+    TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, r.created_at), COALESCE(r.revision, 0), r.replay,
+    TIMESTAMPDIFF(MICROSECOND, r.ready_at, UTC_TIMESTAMP(6)), n.blocked
+FROM JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', blocked INT PATH '$[1]')) AS n
+STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq
+ORDER BY n.seq`
+
+const dueHeadsSQL = `
+-- Along parked_due_at.
+SELECT p.pos, p.seq, p.key_hash, p.blocking, LENGTH(p.headers) + COALESCE(LENGTH(p.payload), 0)
+FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
+WHERE p.lane = ? AND p.state = 'retry' AND p.available_at <= UTC_TIMESTAMP(6)
+ORDER BY p.available_at, p.pos
+LIMIT ?`
+
+const dueBarrierSQL = `
+-- The next row that blocks the key by itself, should there be one, by parked_blocked.
+SELECT b.seq FROM {parked} AS b FORCE INDEX ({name:parked_blocked})
+WHERE b.blocking = 1 AND b.lane = ? AND b.key_hash = ? AND b.seq > ?
+ORDER BY b.seq LIMIT 1`
+
+const dueHeldSQL = `
+-- The first held rows of a key, along parked_key.
+SELECT p.pos, p.seq, p.key_hash, p.blocking, LENGTH(p.headers) + COALESCE(LENGTH(p.payload), 0)
+FROM {parked} AS p FORCE INDEX ({name:parked_key})
+WHERE p.lane = ? AND p.key_hash = ? AND p.state = 'held' AND p.seq < ?
+ORDER BY p.seq
+LIMIT ?`
+
+// parkedColumns are what a parked row is read by.
+const parkedColumns = `COALESCE(p.seq, 0), p.pos, p.attempts, p.lane, p.id, p.topic, p.{key}, p.key_hash, p.type, p.content_type,
+    p.payload, p.headers,
+    TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, p.created_at), COALESCE(p.revision, 0), p.replay,
+    TIMESTAMPDIFF(MICROSECOND, p.created_at, UTC_TIMESTAMP(6)), 0`
+
+const readParkedSQL = `
+-- By parked's primary key, in the order of the list.
+SELECT ` + parkedColumns + `
+FROM ` + posList + `
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+ORDER BY n.place`
+
+const settleSQL = `
+-- Behind the fence.
+UPDATE {lane}
+SET lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, served_at = UTC_TIMESTAMP(6)
+WHERE lane = ?`
+
+// The statements below run behind the fence in its transaction, and find their rows
+// by primary key.
+
+const keysOfReadySQL = `
+SELECT DISTINCT r.key_hash
+FROM ` + seqList + `
+STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq
+WHERE r.key_hash IS NOT NULL`
+
+const keysOfParkedSQL = `
+SELECT DISTINCT p.key_hash
+FROM ` + posList + `
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+WHERE p.lane = ? AND p.key_hash IS NOT NULL`
+
+const archiveReadySQL = `
+INSERT INTO {done} (lane, seq, id, topic, {key}, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome)
+SELECT r.lane, r.seq, r.id, r.topic, r.{key}, r.key_hash, r.type, r.content_type, r.payload, r.headers, r.created_at, r.revision, r.replay, 1, 'published'
+FROM ` + seqList + `
+STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq
+ORDER BY n.seq`
+
+const archiveParkedSQL = `
+INSERT INTO {done} (lane, seq, id, topic, {key}, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome, reason)
+SELECT p.lane, p.seq, p.id, p.topic, p.{key}, p.key_hash, p.type, p.content_type, p.payload, p.headers, p.created_at, p.revision, p.replay,
+    p.attempts + 1, 'published', p.reason
+FROM ` + posList + `
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+WHERE p.lane = ?
+ORDER BY n.place`
+
+const failSQL = `
+INSERT INTO {parked} (lane, seq, id, topic, {key}, key_hash, type, content_type, payload, headers, created_at, revision, replay,
+    attempts, reason, blocking, state, available_at)
+SELECT r.lane, r.seq, r.id, r.topic, r.{key}, r.key_hash, r.type, r.content_type, r.payload, r.headers, r.created_at, r.revision, r.replay,
+    f.attempts, UNHEX(f.reason), f.blocking = 1 AND r.key_hash IS NOT NULL,
+    CASE WHEN f.dead = 1 THEN 'dead' ELSE 'retry' END,
+    CASE WHEN f.dead = 0 THEN UTC_TIMESTAMP(6) + INTERVAL f.delay MICROSECOND END
+FROM ` + failureList + `
+STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = f.num
+ORDER BY f.num`
+
+const failParkedSQL = `
+UPDATE ` + failureList + `
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = f.num
+SET p.attempts = f.attempts, p.reason = UNHEX(f.reason), p.blocking = (f.blocking = 1 AND p.key_hash IS NOT NULL),
+    p.state = CASE WHEN f.dead = 1 THEN 'dead' ELSE 'retry' END,
+    p.available_at = CASE WHEN f.dead = 0 THEN UTC_TIMESTAMP(6) + INTERVAL f.delay MICROSECOND END
+WHERE p.lane = ?`
+
+const holdSQL = `
+INSERT INTO {parked} (lane, seq, id, topic, {key}, key_hash, type, content_type, payload, headers, created_at, revision, replay, state)
+SELECT r.lane, r.seq, r.id, r.topic, r.{key}, r.key_hash, r.type, r.content_type, r.payload, r.headers, r.created_at, r.revision, r.replay, 'held'
+FROM ` + seqList + `
+STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq
+ORDER BY n.seq`
+
+const deleteReadySQL = `
+DELETE r FROM ` + seqList + `
+STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq`
+
+// demoteSQL and promoteSQL, in this order, make the first row of each key its head
+// again. They run under the lane row's lock, in every transaction that changed parked
+// rows of these keys. DISTINCT keeps the inner query apart from the update, which
+// could not read the table it changes otherwise.
+
+const demoteSQL = `
+-- A retry that blocks and is not the first waits. By parked_blocked, and the first
+-- held row by parked_key.
+UPDATE (
+    SELECT DISTINCT b.pos
+    FROM ` + keyList + `
+    STRAIGHT_JOIN {parked} AS b FORCE INDEX ({name:parked_blocked})
+       ON b.blocking = 1 AND b.lane = ? AND b.key_hash = n.key_hash
+    WHERE b.state = 'retry'
+      AND ((SELECT o.seq FROM {parked} AS o FORCE INDEX ({name:parked_blocked})
+            WHERE o.blocking = 1 AND o.lane = b.lane AND o.key_hash = b.key_hash ORDER BY o.seq LIMIT 1) < b.seq
+        OR (SELECT o.seq FROM {parked} AS o FORCE INDEX ({name:parked_key})
+            WHERE o.lane = b.lane AND o.key_hash = b.key_hash AND o.state = 'held' ORDER BY o.seq LIMIT 1) < b.seq)
+) AS d
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = d.pos
+SET p.state = 'held', p.blocking = 0, p.available_at = NULL`
+
+const promoteSQL = `
+-- The first held row becomes the head when no row that blocks stands before it. By
+-- parked_key and parked_blocked, one entry each a key.
+UPDATE (
+    SELECT DISTINCT h.pos
+    FROM ` + keyList + `
+    STRAIGHT_JOIN {parked} AS h FORCE INDEX (PRIMARY)
+       ON h.pos = (SELECT o.pos FROM {parked} AS o FORCE INDEX ({name:parked_key})
+                   WHERE o.lane = ? AND o.key_hash = n.key_hash AND o.state = 'held' ORDER BY o.seq LIMIT 1)
+    WHERE COALESCE((SELECT o.seq FROM {parked} AS o FORCE INDEX ({name:parked_blocked})
+                    WHERE o.blocking = 1 AND o.lane = h.lane AND o.key_hash = h.key_hash
+                    ORDER BY o.seq LIMIT 1) > h.seq, 1) = 1
+) AS d
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = d.pos
+SET p.state = 'retry', p.blocking = 1, p.available_at = UTC_TIMESTAMP(6)`
+
+// countParked counts the parked rows of a state along parked_due_at, lane by lane, up
+// to the limit.
+const countParked = `(SELECT COUNT(*) FROM (
+        SELECT 1 FROM {lane} AS l STRAIGHT_JOIN {parked} AS p FORCE INDEX ({name:parked_due_at})
+        ON p.lane = l.lane AND p.state = `
+
+const statsSQL = `
+-- Counts go along ready's primary key, parked_due_at and parked_blocked, and stop at
+-- the limit.
+SELECT
+    (SELECT COUNT(*) FROM (SELECT 1 FROM {ready} AS r LIMIT ?) AS c),
+    ` + countParked + `'scheduled' LIMIT ?) AS c),
+    ` + countParked + `'retry' LIMIT ?) AS c),
+    ` + countParked + `'held' LIMIT ?) AS c),
+    ` + countParked + `'dead' LIMIT ?) AS c),
+    (SELECT COUNT(*) FROM (
+        SELECT DISTINCT p.lane, p.key_hash FROM {parked} AS p FORCE INDEX ({name:parked_blocked})
+        WHERE p.blocking = 1 LIMIT ?) AS c),
+    (SELECT COALESCE(GREATEST(0,
+        COALESCE(MAX(TIMESTAMPDIFF(MICROSECOND, (
+            SELECT r.ready_at FROM {ready} AS r FORCE INDEX (PRIMARY)
+            WHERE r.lane = l.lane ORDER BY r.seq LIMIT 1), UTC_TIMESTAMP(6))), 0),
+        COALESCE(MAX(TIMESTAMPDIFF(MICROSECOND, (
+            SELECT p.available_at FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
+            WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.available_at LIMIT 1), UTC_TIMESTAMP(6))), 0)), 0)
+     FROM {lane} AS l),
+    (SELECT COUNT(*) FROM {lane} WHERE owner <> '' AND lease_until > UTC_TIMESTAMP(6)),
+    (SELECT COUNT(*) FROM {lane} WHERE owner <> '' AND lease_until <= UTC_TIMESTAMP(6)),
+    (SELECT COUNT(*) FROM {lane})`
+
+// In the operators' statements {filter} stands for the conditions of a
+// [dialect.Filter]; see filter.
+
+const parkedSQL = `
+-- Along parked's primary key, or the index that serves the filter.
+SELECT ` + parkedColumns + `,
+    p.state, p.blocking, COALESCE(p.reason, ''),
+    TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), p.available_at),
+    TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, p.parked_at)
+FROM {parked} AS p
+WHERE p.pos > ?{filter}
+ORDER BY p.pos
+LIMIT ?`
+
+// requeueable are the rows that Requeue changes. A message that was never ready
+// becomes scheduled again, which its id may be once.
+const requeueable = `
+      AND (p.state = 'dead' OR (p.state IN ('scheduled', 'retry') AND p.available_at > UTC_TIMESTAMP(6)))
+      AND (p.seq IS NOT NULL OR p.state = 'scheduled' OR (
+        SELECT 1 FROM {parked} AS o FORCE INDEX ({name:parked_id})
+        WHERE o.id = p.id AND o.seq IS NULL AND (o.state = 'scheduled' OR o.pos < p.pos) LIMIT 1) IS NULL)`
+
+const requeueLanesSQL = `
+-- The lanes in which there is something to requeue. Locks nothing.
+SELECT l.lane FROM {lane} AS l
+WHERE (SELECT 1 FROM {parked} AS p WHERE p.lane = l.lane` + requeueable + `{filter} LIMIT 1) IS NOT NULL
+ORDER BY l.lane`
+
+const discardLanesSQL = `
+-- The lanes in which there is something to discard. Locks nothing.
+SELECT l.lane FROM {lane} AS l
+WHERE (SELECT 1 FROM {parked} AS p WHERE p.lane = l.lane{filter} LIMIT 1) IS NOT NULL
+ORDER BY l.lane`
+
+const lockLaneSQL = `
+-- Waits for whoever is changing the lane, and keeps others from it.
+SELECT lane FROM {lane} WHERE lane = ? FOR UPDATE`
+
+const chooseRequeueSQL = `
+-- In order, so that a limit cuts the run of a key at its end.
+SELECT p.pos, p.seq IS NOT NULL, p.key_hash, p.state = 'dead'
+FROM {parked} AS p
+WHERE p.lane = ?` + requeueable + `{filter}
+ORDER BY p.seq IS NULL, p.seq, p.pos
+LIMIT ?`
+
+const chooseDiscardSQL = `
+-- As for a requeue.
+SELECT p.pos, p.seq IS NOT NULL, p.key_hash, p.state = 'dead'
+FROM {parked} AS p
+WHERE p.lane = ?{filter}
+ORDER BY p.seq IS NULL, p.seq, p.pos
+LIMIT ?`
+
+// The steps of Requeue run under the lane row's lock, by parked's primary key.
+
+const requeueWaitingSQL = `
+UPDATE ` + posList + `
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+SET p.available_at = UTC_TIMESTAMP(6)`
+
+const requeueUnplacedSQL = `
+UPDATE ` + posList + `
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+SET p.state = 'scheduled', p.available_at = UTC_TIMESTAMP(6), p.attempts = 0`
+
+const requeueKeylessSQL = `
+UPDATE ` + posList + `
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+SET p.state = 'retry', p.available_at = UTC_TIMESTAMP(6), p.attempts = 0`
+
+const requeueKeyedSQL = `
+-- The rows wait for demote and promote, which find the head of each key.
+UPDATE ` + posList + `
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+SET p.state = 'held', p.blocking = 0, p.available_at = NULL, p.attempts = 0`
+
+const discardSQL = `
+-- By parked's primary key, under the lane row's lock.
+INSERT INTO {done} (lane, seq, id, topic, {key}, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome, reason)
+SELECT p.lane, p.seq, p.id, p.topic, p.{key}, p.key_hash, p.type, p.content_type, p.payload, p.headers, p.created_at, p.revision, p.replay,
+    p.attempts, 'discarded', p.reason
+FROM ` + posList + `
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+WHERE p.lane = ?
+ORDER BY n.place`
+
+const clockSQL = `
+-- The server's time in microseconds since 1970.
+SELECT TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, UTC_TIMESTAMP(6))`
+
+const chooseReplaySQL = `
+-- One range of done's primary key, or its index on id.
+SELECT TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, d.done_at), d.pos, d.id,
+    (SELECT 1 FROM {ready} AS r FORCE INDEX ({name:id}) WHERE r.id = d.id LIMIT 1) IS NOT NULL
+FROM {done} AS d
+WHERE d.done_at >= ` + epoch + ` + INTERVAL ? MICROSECOND
+  AND (d.done_at > ` + epoch + ` + INTERVAL ? MICROSECOND OR d.pos > ?)
+  AND d.done_at < ` + epoch + ` + INTERVAL ? MICROSECOND{filter}
+ORDER BY d.done_at, d.pos
+LIMIT ?`
+
+const replaySQL = `
+-- By done_pos. Inserts as a producer does, and locks no lane. The count is above
+-- that of all done rows of the id, so that a second replay differs from the first.
+INSERT INTO {ready} (lane, id, topic, {key}, key_hash, type, content_type, payload, headers, created_at, revision, replay)
+SELECT d.lane, d.id, d.topic, d.{key}, d.key_hash, d.type, d.content_type, d.payload, d.headers, d.created_at, d.revision,
+    1 + (SELECT MAX(o.replay) FROM {done} AS o FORCE INDEX ({name:done_id}) WHERE o.id = d.id)
+FROM ` + posList + `
+STRAIGHT_JOIN {done} AS d FORCE INDEX ({name:done_pos}) ON d.pos = n.pos
+ORDER BY n.place`
+
+const choosePurgeSQL = `
+-- From the old end of done's primary key.
+SELECT d.pos FROM {done} AS d FORCE INDEX (PRIMARY)
+WHERE d.done_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND
+ORDER BY d.done_at, d.pos
+LIMIT ?
+FOR UPDATE SKIP LOCKED`
+
+const purgeSQL = `
+-- By done_pos; the rows are locked.
+DELETE d FROM ` + posList + `
+STRAIGHT_JOIN {done} AS d FORCE INDEX ({name:done_pos}) ON d.pos = n.pos`
+
+const purgeDueSQL = `
+-- Whoever waited for the row finds it changed.
+SELECT one FROM {meta}
+WHERE one = 1 AND purge_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND
+FOR UPDATE`
+
+const claimPurgeSQL = `
+-- Under the lock of purgeDue.
+UPDATE {meta} SET purge_at = UTC_TIMESTAMP(6) WHERE one = 1`
+
+const recordSQL = `
+-- Waits for another transaction that has inserted the same, by the primary key. Not
+-- INSERT IGNORE, which would cut short what is too long.
+INSERT INTO {inbox} (consumer, message_id) VALUES (?, ?)`
+
+const recordedSQL = `
+-- By the primary key.
+SELECT COUNT(*) FROM {inbox} WHERE consumer = ? AND message_id = ?`
+
+const choosePurgeInboxSQL = `
+-- From the old end of inbox_recorded_at.
+SELECT i.consumer, i.message_id FROM {inbox} AS i FORCE INDEX ({name:inbox_recorded_at})
+WHERE i.recorded_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND
+ORDER BY i.recorded_at
+LIMIT ?
+FOR UPDATE SKIP LOCKED`
+
+const purgeInboxSQL = `
+-- By the primary key; the rows are locked.
+DELETE i FROM JSON_TABLE(?, '$[*]' COLUMNS (consumer VARCHAR(1024) PATH '$[0]', message_id VARCHAR(4096) PATH '$[1]')) AS n
+STRAIGHT_JOIN {inbox} AS i FORCE INDEX (PRIMARY)
+   ON i.consumer = UNHEX(n.consumer) AND i.message_id = UNHEX(n.message_id)`
+
+// migrateLock is held by the one process of the server that migrates. It belongs to
+// the session and outlives the commits that DDL makes.
+const (
+	takeMigrateLockSQL = `SELECT GET_LOCK('outbox_migrate', ?)`
+	dropMigrateLockSQL = `DO RELEASE_LOCK('outbox_migrate')`
+)
+
+const tablesSQL = `
+-- Which of the tables there are.
+SELECT table_name, COALESCE(engine, '') FROM information_schema.tables
+WHERE table_schema = COALESCE(?, DATABASE()) AND table_name IN (?, ?, ?, ?, ?, ?)`
+
+const indexesSQL = `
+-- The indexes of the tables.
+SELECT DISTINCT table_name, index_name FROM information_schema.statistics
+WHERE table_schema = COALESCE(?, DATABASE()) AND table_name IN (?, ?, ?, ?, ?, ?)`
+
+const schemaExistsSQL = `
+SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?`
+
+const createSchemaSQL = `CREATE DATABASE IF NOT EXISTS {schema}`
+
+const sessionSQL = `SELECT VERSION(), DATABASE(), @@lower_case_table_names`
+
+const metaSQL = `
+SELECT version, lanes FROM {meta}`
+
+const variablesSQL = `
+-- What the server and this session are set to. Not every server has them all.
+SHOW VARIABLES WHERE variable_name IN ('sql_mode', 'read_only', 'super_read_only', 'transaction_read_only', 'tx_read_only',
+    'innodb_read_only', 'innodb_flush_log_at_trx_commit', 'log_bin', 'binlog_format')`
+
+const lanesSQL = `
+-- How many rows are lanes, and how many are none.
+SELECT COALESCE(SUM(lane BETWEEN 0 AND ? - 1), 0), COALESCE(SUM(lane NOT BETWEEN 0 AND ? - 1), 0) FROM {lane}`
+
+// statements are the statements rendered for one set of tables, under the names of
+// their constants.
+type statements struct {
+	poll, pending, claim, own, fence, extend, release   string
+	insert, schedule                                    string
+	dueScheduled, surface, surfacedTwice, deleteParked  string
+	chooseReady, ready                                  string
+	dueHeads, dueBarrier, dueHeld, readParked           string
+	settle, keysOfReady, keysOfParked                   string
+	archiveReady, archiveParked, fail, failParked, hold string
+	deleteReady, demote, promote                        string
+	stats, lockLane                                     string
+	requeueWaiting, requeueUnplaced                     string
+	requeueKeyless, requeueKeyed, discard               string
+	replay, choosePurge, purge, purgeDue, claimPurge    string
+	record, recorded, choosePurgeInbox, purgeInbox      string
+	createSchema, meta, lanes                           string
+	parked, requeueLanes, discardLanes                  filtered
+	chooseRequeue, chooseDiscard, chooseReplay          filtered
+}
+
+func render(t dialect.Tables) statements {
+	x := func(text string) string { return expand(text, t) }
+	f := func(text string) filtered {
+		head, tail, _ := strings.Cut(text, "{filter}")
+		return filtered{x(head), x(tail)}
+	}
+	return statements{
+		poll: x(pollSQL), pending: x(pendingSQL), claim: x(claimSQL), own: x(ownSQL),
+		fence: x(fenceSQL), extend: x(extendSQL), release: x(releaseSQL),
+		insert: x(insertSQL), schedule: x(scheduleSQL),
+		dueScheduled: x(dueScheduledSQL), surface: x(surfaceSQL), surfacedTwice: x(surfacedTwiceSQL), deleteParked: x(deleteParkedSQL),
+		chooseReady: x(chooseReadySQL), ready: x(readySQL),
+		dueHeads: x(dueHeadsSQL), dueBarrier: x(dueBarrierSQL), dueHeld: x(dueHeldSQL), readParked: x(readParkedSQL),
+		settle: x(settleSQL), keysOfReady: x(keysOfReadySQL), keysOfParked: x(keysOfParkedSQL),
+		archiveReady: x(archiveReadySQL), archiveParked: x(archiveParkedSQL), fail: x(failSQL), failParked: x(failParkedSQL), hold: x(holdSQL),
+		deleteReady: x(deleteReadySQL), demote: x(demoteSQL), promote: x(promoteSQL),
+		stats: x(statsSQL), lockLane: x(lockLaneSQL),
+		requeueWaiting: x(requeueWaitingSQL), requeueUnplaced: x(requeueUnplacedSQL),
+		requeueKeyless: x(requeueKeylessSQL), requeueKeyed: x(requeueKeyedSQL), discard: x(discardSQL),
+		replay: x(replaySQL), choosePurge: x(choosePurgeSQL), purge: x(purgeSQL), purgeDue: x(purgeDueSQL), claimPurge: x(claimPurgeSQL),
+		record: x(recordSQL), recorded: x(recordedSQL), choosePurgeInbox: x(choosePurgeInboxSQL), purgeInbox: x(purgeInboxSQL),
+		createSchema: x(createSchemaSQL), meta: x(metaSQL), lanes: x(lanesSQL),
+		parked: f(parkedSQL), requeueLanes: f(requeueLanesSQL), discardLanes: f(discardLanesSQL),
+		chooseRequeue: f(chooseRequeueSQL), chooseDiscard: f(chooseDiscardSQL), chooseReplay: f(chooseReplaySQL),
+	}
+}
+
+// expand fills names into a text. The column goes first, so that a name that looks
+// like its placeholder stays a name.
+func expand(text string, t dialect.Tables) string {
+	return dialect.Expand(strings.ReplaceAll(text, "{key}", quote("key")), t, quote)
+}

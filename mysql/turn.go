@@ -1,0 +1,355 @@
+package mysql
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/outbox-suite/outbox/dialect"
+)
+
+// Poll returns lanes to claim; one statement that locks nothing.
+func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) (lanes []int, err error) {
+	err = read(ctx, db, func(tx *sql.Tx) error {
+		lanes, err = query(ctx, tx, one[int], s.sql.poll, []byte(owner), limit)
+		return err
+	})
+	return lanes, err
+}
+
+// Pending tells whether there is work, and whether others are at it.
+func (s *store) Pending(ctx context.Context, db dialect.DB, owner string) (work, held bool, err error) {
+	err = read(ctx, db, func(tx *sql.Tx) error {
+		_, err := query1(ctx, tx, []any{&work, &held}, s.sql.pending, []byte(owner))
+		return err
+	})
+	return work, held, err
+}
+
+// Claim takes a lane in one transaction, passing by a locked one.
+func (s *store) Claim(ctx context.Context, db dialect.DB, lane int, owner string, ttl time.Duration) (epoch int64, ok bool, err error) {
+	ok, err = inTx(ctx, db, func(tx *sql.Tx) (bool, error) {
+		free, err := query1(ctx, tx, []any{&epoch}, s.sql.claim, lane, []byte(owner))
+		if err != nil || !free {
+			return false, err
+		}
+		return true, exec(ctx, tx, s.sql.own, []byte(owner), micros(ttl), lane)
+	})
+	if !ok {
+		return 0, false, err
+	}
+	return epoch + 1, true, nil
+}
+
+// fenced runs do in a transaction that begins with the fence. ok is false when the
+// lease is lost.
+func (s *store) fenced(ctx context.Context, db dialect.DB, lease dialect.Lease, do func(tx *sql.Tx) error) (ok bool, err error) {
+	return inTx(ctx, db, func(tx *sql.Tx) (bool, error) {
+		var epoch int64
+		held, err := query1(ctx, tx, []any{&epoch}, s.sql.fence, lease.Lane, []byte(lease.Owner), lease.Epoch)
+		if err != nil || !held {
+			return false, err
+		}
+		return true, do(tx)
+	})
+}
+
+// Extend renews a lease behind the fence.
+func (s *store) Extend(ctx context.Context, db dialect.DB, lease dialect.Lease, ttl time.Duration) (bool, error) {
+	return s.fenced(ctx, db, lease, func(tx *sql.Tx) error {
+		return exec(ctx, tx, s.sql.extend, micros(ttl), lease.Lane)
+	})
+}
+
+// Release ends a lease behind the fence.
+func (s *store) Release(ctx context.Context, db dialect.DB, lease dialect.Lease) error {
+	_, err := s.fenced(ctx, db, lease, func(tx *sql.Tx) error {
+		return exec(ctx, tx, s.sql.release, lease.Lane)
+	})
+	return err
+}
+
+// surfacedTwice is the reason of a scheduled message that found its id taken.
+const surfacedTwice = "a message with this id is ready already"
+
+// Surface moves due messages behind the fence. A producer that inserts the same id
+// as ready at the same moment makes it fail with a [dialect.Duplicate] error; the
+// next call finds that id taken.
+func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease, limit int) (moved int, ok bool, err error) {
+	ok, err = s.fenced(ctx, db, lease, func(tx *sql.Tx) error {
+		type row struct {
+			pos   int64
+			taken bool
+		}
+		due, err := query(ctx, tx, func(r *row) []any { return []any{&r.pos, &r.taken} }, s.sql.dueScheduled, lease.Lane, limit)
+		if err != nil {
+			return err
+		}
+		var fresh, twice []int64
+		for _, r := range due {
+			if r.taken {
+				twice = append(twice, r.pos)
+			} else {
+				fresh = append(fresh, r.pos)
+			}
+		}
+		if len(twice) > 0 {
+			if err := exec(ctx, tx, s.sql.surfacedTwice, asJSON(twice), []byte(surfacedTwice)); err != nil {
+				return err
+			}
+		}
+		if len(fresh) == 0 {
+			return nil
+		}
+		if err := exec(ctx, tx, s.sql.surface, asJSON(fresh)); err != nil {
+			return err
+		}
+		moved = len(fresh)
+		return exec(ctx, tx, s.sql.deleteParked, asJSON(fresh), lease.Lane)
+	})
+	if !ok {
+		return 0, false, err
+	}
+	return moved, true, nil
+}
+
+// budget is what a read may still return.
+type budget struct {
+	rows  int
+	bytes int64
+}
+
+func newBudget(limit dialect.Limit) *budget {
+	b := budget{rows: limit.Rows, bytes: limit.Bytes}
+	if b.bytes <= 0 {
+		b.bytes = math.MaxInt64
+	}
+	return &b
+}
+
+// left tells whether one row more may be read, whatever its size.
+func (b *budget) left() bool { return b.rows > 0 && b.bytes > 0 }
+
+func (b *budget) spend(size int64) {
+	b.rows--
+	b.bytes -= size
+}
+
+// Ready reads a batch from one snapshot: first which rows there are and how large,
+// then those within the limit.
+func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64, limit dialect.Limit) (rows []dialect.Row, err error) {
+	err = read(ctx, db, func(tx *sql.Tx) error {
+		type choice struct {
+			seq              int64
+			blocked          bool
+			headers, payload int64
+		}
+		choices, err := query(ctx, tx, func(c *choice) []any { return []any{&c.seq, &c.blocked, &c.headers, &c.payload} },
+			s.sql.chooseReady, lane, after, limit.Rows)
+		if err != nil {
+			return err
+		}
+		var list [][2]int64
+		for b := newBudget(limit); len(list) < len(choices) && b.left(); {
+			c := choices[len(list)]
+			if c.blocked {
+				list = append(list, [2]int64{c.seq, 1})
+				b.spend(c.headers)
+			} else {
+				list = append(list, [2]int64{c.seq, 0})
+				b.spend(c.headers + c.payload)
+			}
+		}
+		if len(list) == 0 {
+			return nil
+		}
+		rows, err = query(ctx, tx, rowColumns, s.sql.ready, asJSON(list), lane)
+		return err
+	})
+	return rows, err
+}
+
+// place is a parked row as Due chooses it.
+type place struct {
+	pos, seq int64
+	key      sql.Null[int64]
+	blocking bool
+	size     int64
+}
+
+func placeColumns(p *place) []any { return []any{&p.pos, &p.seq, &p.key, &p.blocking, &p.size} }
+
+// Due reads heads and what is behind them from one snapshot: were the head discarded
+// in between, the row that follows it would be a head by then, and missing from the
+// result.
+func (s *store) Due(ctx context.Context, db dialect.DB, lane int, limit dialect.Limit) (rows []dialect.Row, err error) {
+	err = read(ctx, db, func(tx *sql.Tx) error {
+		heads, err := query(ctx, tx, placeColumns, s.sql.dueHeads, lane, limit.Rows)
+		if err != nil || len(heads) == 0 {
+			return err
+		}
+		var list []int64
+		b := newBudget(limit)
+		rest := limit.Rows - len(heads)
+		runs, keys := runsOf(heads)
+		for _, run := range runs {
+			if head := run[len(run)-1]; head.key.Valid && rest > 0 && b.left() {
+				// An even share of what the heads leave, so that what one key does not
+				// need goes to those after it.
+				held, err := s.behind(ctx, tx, lane, head, max(1, rest/keys))
+				if err != nil {
+					return err
+				}
+				rest -= len(held)
+				run = append(run, held...)
+			}
+			if run[0].key.Valid {
+				keys--
+			}
+			for _, p := range run {
+				if !b.left() {
+					break
+				}
+				list = append(list, p.pos)
+				b.spend(p.size)
+			}
+		}
+		rows, err = query(ctx, tx, rowColumns, s.sql.readParked, asJSON(list))
+		return err
+	})
+	return rows, err
+}
+
+// behind returns the first held rows of the head's key, up to the next row that
+// blocks the key by itself.
+func (s *store) behind(ctx context.Context, tx *sql.Tx, lane int, head place, limit int) ([]place, error) {
+	barrier := int64(math.MaxInt64)
+	if _, err := query1(ctx, tx, []any{&barrier}, s.sql.dueBarrier, lane, head.key, head.seq); err != nil {
+		return nil, err
+	}
+	return query(ctx, tx, placeColumns, s.sql.dueHeld, lane, head.key, barrier, limit)
+}
+
+// runsOf puts the rows of one key together, in order, leaves the others alone, and
+// counts the keys. A key has more than one head only when one of them is dead or an
+// operator requeued a message while a newer one was on its way.
+func runsOf(heads []place) (runs [][]place, keys int) {
+	byKey := make(map[int64]int)
+	for _, head := range heads {
+		if !head.key.Valid {
+			runs = append(runs, []place{head})
+			continue
+		}
+		i, ok := byKey[head.key.V]
+		if !ok {
+			i = len(runs)
+			byKey[head.key.V] = i
+			runs = append(runs, nil)
+		}
+		runs[i] = append(runs[i], head)
+	}
+	for _, run := range runs {
+		slices.SortFunc(run, func(a, b place) int { return cmp.Compare(a.seq, b.seq) })
+	}
+	return runs, len(byKey)
+}
+
+// Settle is one transaction behind the fence.
+func (s *store) Settle(ctx context.Context, db dialect.DB, lease dialect.Lease, ttl time.Duration, t dialect.Settlement) (bool, error) {
+	return s.fenced(ctx, db, lease, func(tx *sql.Tx) error {
+		if err := exec(ctx, tx, s.sql.settle, micros(ttl), lease.Lane); err != nil {
+			return err
+		}
+		return s.move(ctx, tx, lease.Lane, t)
+	})
+}
+
+// move does what a settlement says, in one lane.
+func (s *store) move(ctx context.Context, tx *sql.Tx, lane int, t dialect.Settlement) error {
+	keys, err := s.keysOf(ctx, tx, lane, t)
+	if err != nil {
+		return err
+	}
+	published, publishedParked, hold := asJSON(t.Published), asJSON(t.PublishedParked), asJSON(t.Hold)
+	// What was published, failed or held is all no longer ready.
+	left := slices.Concat(t.Published, rowsOf(t.Failed), t.Hold)
+	for _, step := range []struct {
+		needed bool
+		text   string
+		args   []any
+	}{
+		{t.Archive && len(t.Published) > 0, s.sql.archiveReady, []any{published, lane}},
+		{t.Archive && len(t.PublishedParked) > 0, s.sql.archiveParked, []any{publishedParked, lane}},
+		{len(t.PublishedParked) > 0, s.sql.deleteParked, []any{publishedParked, lane}},
+		{len(t.Failed) > 0, s.sql.fail, []any{failures(t.Failed), lane}},
+		{len(t.FailedParked) > 0, s.sql.failParked, []any{failures(t.FailedParked), lane}},
+		{len(t.Hold) > 0, s.sql.hold, []any{hold, lane}},
+		{len(left) > 0, s.sql.deleteReady, []any{asJSON(left), lane}},
+	} {
+		if !step.needed {
+			continue
+		}
+		if err := exec(ctx, tx, step.text, step.args...); err != nil {
+			return err
+		}
+	}
+	return s.promote(ctx, tx, lane, keys)
+}
+
+// keysOf returns the keys whose parked rows a settlement changes. Nothing returns
+// them from the changes themselves on both servers.
+func (s *store) keysOf(ctx context.Context, tx *sql.Tx, lane int, t dialect.Settlement) (keys []int64, err error) {
+	if ready := slices.Concat(rowsOf(t.Failed), t.Hold); len(ready) > 0 {
+		if keys, err = query(ctx, tx, one[int64], s.sql.keysOfReady, asJSON(ready), lane); err != nil {
+			return nil, err
+		}
+	}
+	if parked := slices.Concat(t.PublishedParked, rowsOf(t.FailedParked)); len(parked) > 0 {
+		more, err := query(ctx, tx, one[int64], s.sql.keysOfParked, asJSON(parked), lane)
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, more...)
+	}
+	return keys, nil
+}
+
+// promote sees to it that the first row of each key is its head. The caller holds the
+// lane row's lock.
+func (s *store) promote(ctx context.Context, tx *sql.Tx, lane int, keys []int64) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	slices.Sort(keys)
+	list := asJSON(slices.Compact(keys))
+	if err := exec(ctx, tx, s.sql.demote, list, lane); err != nil {
+		return err
+	}
+	return exec(ctx, tx, s.sql.promote, list, lane)
+}
+
+func rowsOf(list []dialect.Failure) (rows []int64) {
+	for _, f := range list {
+		rows = append(rows, f.Row)
+	}
+	return rows
+}
+
+// failures is the list that failSQL and failParkedSQL take.
+func failures(list []dialect.Failure) string {
+	rows := make([][6]any, len(list))
+	for i, f := range list {
+		rows[i] = [6]any{f.Row, min(f.Attempts, math.MaxInt32), bit(f.Dead), bit(f.Blocking), micros(f.Delay), inHex(f.Reason)}
+	}
+	return asJSON(rows)
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
