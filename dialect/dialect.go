@@ -225,6 +225,20 @@ type Lanes interface {
 	Release(ctx context.Context, db DB, lease Lease) error
 }
 
+// Sweeper is an optional interface of a Store whose engine keeps the entries of
+// deleted rows in its indexes for as long as an old snapshot is open, so that a
+// look for ready messages from the start walks over all that was settled
+// meanwhile. A floor keeps the look above them. It is a hint and never state: a
+// transaction that commits late may still add a message below, so that a relay
+// sweeps from the start every so often.
+type Sweeper interface {
+	// Floor returns a seq at or below which no ready message was visible when it
+	// was called. 0 is always right. It costs what a look from the start does.
+	Floor(ctx context.Context, db DB) (int64, error)
+	// PollAbove is Lanes.Poll for ready messages with seq above floor.
+	PollAbove(ctx context.Context, db DB, owner string, floor int64, limit int) ([]int, error)
+}
+
 // Limit bounds one read.
 type Limit struct {
 	// Rows is the most rows to return, at least 1.

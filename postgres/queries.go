@@ -24,11 +24,12 @@ import "github.com/outbox-suite/outbox/dialect"
 const pollSQL = `
 -- Reads the lane rows, and of each lane one entry of ready's primary key and
 -- of parked_due_at. The newest row is looked for first, because the dead
--- entries of an old snapshot lie at the other end. Locks nothing.
+-- entries of an old snapshot lie at the other end; the floor, $3, keeps the look
+-- above them when there is no row. Locks nothing.
 SELECT l.lane
 FROM {lane} AS l
 WHERE (l.lease_until <= statement_timestamp() OR l.owner = $1::text)
-  AND ((SELECT r.seq FROM {ready} AS r WHERE r.lane = l.lane
+  AND ((SELECT r.seq FROM {ready} AS r WHERE r.lane = l.lane AND r.seq > $3::bigint
         ORDER BY r.lane DESC, r.seq DESC LIMIT 1) IS NOT NULL
     OR (SELECT p.pos FROM {parked} AS p WHERE p.lane = l.lane AND p.state = 'retry'
           AND p.available_at <= statement_timestamp()
@@ -38,6 +39,16 @@ WHERE (l.lease_until <= statement_timestamp() OR l.owner = $1::text)
         ORDER BY p.available_at LIMIT 1) IS NOT NULL)
 ORDER BY l.served_at, l.lane
 LIMIT $2::bigint`
+
+const lastSeqSQL = `
+-- The newest number that ready.seq was given, by anybody, committed or not.
+SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence($1::text, 'seq')::regclass), 0)`
+
+const oldestReadySQL = `
+-- The oldest row of each lane, by ready's primary key.
+SELECT coalesce(min((SELECT r.seq FROM {ready} AS r WHERE r.lane = l.lane
+    ORDER BY r.lane, r.seq LIMIT 1)), 0)
+FROM {lane} AS l`
 
 const pendingSQL = `
 -- As poll, over all lanes.
@@ -557,7 +568,8 @@ WHERE s.seqrelid = pg_get_serial_sequence($1::text, 'seq')::regclass`
 // statements are the statements rendered for one set of tables, under the
 // names of their constants.
 type statements struct {
-	poll, pending, claim, extend, release        string
+	poll, lastSeq, oldestReady, pending          string
+	claim, extend, release                       string
 	insert, insertMany, schedule                 string
 	surface, ready, due                          string
 	settle, settleArchive                        string
@@ -574,7 +586,7 @@ func render(t dialect.Tables) statements {
 	x := func(text string) string { return dialect.Expand(text, t, quote) }
 	f := func(text string) filtered { return split(text, x) }
 	return statements{
-		poll: x(pollSQL), pending: x(pendingSQL), claim: x(claimSQL), extend: x(extendSQL), release: x(releaseSQL),
+		poll: x(pollSQL), lastSeq: lastSeqSQL, oldestReady: x(oldestReadySQL), pending: x(pendingSQL), claim: x(claimSQL), extend: x(extendSQL), release: x(releaseSQL),
 		insert: x(insertSQL), insertMany: x(insertManySQL), schedule: x(scheduleSQL),
 		surface: x(surfaceSQL), ready: x(readySQL), due: x(dueSQL),
 		settle: x(settleSQL), settleArchive: x(settleArchiveSQL),

@@ -21,7 +21,8 @@ type store struct {
 
 var (
 	_ dialect.Store = (*store)(nil)
-	_ dialect.Waker = (*store)(nil)
+	_ dialect.Waker   = (*store)(nil)
+	_ dialect.Sweeper = (*store)(nil)
 )
 
 // querier runs statements: a pool, a connection or a transaction.

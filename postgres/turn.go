@@ -12,7 +12,28 @@ import (
 
 // Poll returns lanes to claim; one statement that locks nothing.
 func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]int, error) {
-	return query(ctx, db, one[int], s.sql.poll, owner, limit)
+	return s.PollAbove(ctx, db, owner, 0, limit)
+}
+
+// PollAbove implements [dialect.Sweeper].
+func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floor int64, limit int) ([]int, error) {
+	return query(ctx, db, one[int], s.sql.poll, owner, limit, floor)
+}
+
+// Floor implements [dialect.Sweeper]. The sequence is read first: a number that
+// is given afterwards is above the floor.
+func (s *store) Floor(ctx context.Context, db dialect.DB) (int64, error) {
+	var last, oldest int64
+	if _, err := query1(ctx, db, []any{&last}, s.sql.lastSeq, s.name("{ready}")); err != nil {
+		return 0, err
+	}
+	if _, err := query1(ctx, db, []any{&oldest}, s.sql.oldestReady); err != nil {
+		return 0, err
+	}
+	if oldest > 0 {
+		return min(last, oldest-1), nil
+	}
+	return last, nil
 }
 
 // Pending tells whether there is work, and whether others are at it.

@@ -30,6 +30,8 @@ type memory struct {
 	// after runs behind every operation, outside the lock.
 	after    func(op string)
 	inspect  func() error
+	floor    func() int64
+	floors   []int64 // those polled above
 	purgedAt time.Time
 	purges   int
 }
@@ -118,9 +120,9 @@ func (m *memory) Insert(_ context.Context, _ dialect.Tx, messages []dialect.Mess
 	return nil
 }
 
-func (m *memory) work(lane int) bool {
+func (m *memory) work(lane int, floor int64) bool {
 	now := time.Now()
-	return slices.ContainsFunc(m.ready, func(r memoryRow) bool { return r.Lane == lane }) ||
+	return slices.ContainsFunc(m.ready, func(r memoryRow) bool { return r.Lane == lane && r.Seq > floor }) ||
 		slices.ContainsFunc(m.parked, func(r memoryRow) bool {
 			return r.Lane == lane && (r.state == dialect.Scheduled || r.state == dialect.Retry) && !r.due.After(now)
 		})
@@ -131,14 +133,29 @@ func (m *memory) free(lane int, owner string) bool {
 	return !l.until.After(time.Now()) || l.owner == owner
 }
 
-func (m *memory) Poll(_ context.Context, _ dialect.DB, owner string, limit int) ([]int, error) {
+func (m *memory) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]int, error) {
+	return m.PollAbove(ctx, db, owner, 0, limit)
+}
+
+// Floor is 0 unless the test makes it a sweeper's.
+func (m *memory) Floor(context.Context, dialect.DB) (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.floor == nil {
+		return 0, nil
+	}
+	return m.floor(), nil
+}
+
+func (m *memory) PollAbove(_ context.Context, _ dialect.DB, owner string, floor int64, limit int) ([]int, error) {
 	defer m.end("poll")
 	if err := m.begin("poll"); err != nil {
 		return nil, err
 	}
+	m.floors = append(m.floors, floor)
 	var lanes []int
 	for lane := range m.lanes {
-		if m.free(lane, owner) && m.work(lane) {
+		if m.free(lane, owner) && m.work(lane, floor) {
 			lanes = append(lanes, lane)
 		}
 	}
@@ -152,7 +169,7 @@ func (m *memory) Pending(_ context.Context, _ dialect.DB, owner string) (work, h
 		return false, false, err
 	}
 	for lane := range m.lanes {
-		work = work || m.work(lane)
+		work = work || m.work(lane, 0)
 		held = held || !m.free(lane, owner)
 	}
 	return work, held, nil

@@ -30,6 +30,7 @@ type Relay struct {
 	down        *breakers // by destination: unavailable as a whole
 	slow        *breakers // by topic: publishes time out
 	woken       chan struct{}
+	floors      floors // the dispatcher's
 
 	mu    sync.Mutex
 	lanes map[int]bool // those this relay is working on
@@ -207,7 +208,7 @@ func (r *Relay) claim(ctx, work context.Context, n int) []lease {
 	began := time.Now()
 	// The lanes we work on are ours and come back too; and twice as many as we
 	// need, since other relays may be after the same ones.
-	lanes, err := r.store.Poll(ctx, r.db, r.cfg.Owner, 2*n+r.working())
+	lanes, floor, err := r.poll(ctx, 2*n+r.working())
 	if err != nil {
 		r.erred(ctx, "poll", err)
 		return nil
@@ -239,17 +240,19 @@ func (r *Relay) claim(ctx, work context.Context, n int) []lease {
 		r.observe(Claimed{Lane: lane, Epoch: epoch})
 		leases = append(leases, lease{
 			Lease: dialect.Lease{Lane: lane, Owner: r.cfg.Owner, Epoch: epoch},
-			until: began.Add(r.cfg.Lease),
+			until: began.Add(r.cfg.Lease), floor: floor,
 		})
 	}
 	return leases
 }
 
 // lease is a claimed lane; until is when it ends unless it is renewed, by this
-// process's monotonic clock, counted from before the claim.
+// process's monotonic clock, counted from before the claim. Ready messages are
+// looked for above floor.
 type lease struct {
 	dialect.Lease
 	until time.Time
+	floor int64
 }
 
 func (r *Relay) working() int {
@@ -283,6 +286,9 @@ func (r *Relay) empty(ctx context.Context) bool {
 	if err != nil {
 		r.erred(ctx, "poll", err)
 		return false
+	}
+	if work {
+		r.floors.sweepNow() // it may stand below the floor
 	}
 	return !work && !held
 }

@@ -711,6 +711,74 @@ func TestPolling(t *testing.T) {
 	})
 }
 
+// Polls stay above a floor that is some seconds old; a message that a late commit
+// left below it is found by the next sweep.
+func TestSweepFindsWhatIsBelowTheFloor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		m.floor = func() int64 { return m.seq }
+		o := m.open(t)
+		m.enqueue(t, o, outbox.Message{Key: "a"}, outbox.Message{Key: "b"})
+		late := m.ready[0]
+		m.ready = m.ready[1:]
+		b := &broker{}
+		stop := run(t, o, b, relay.Config{})
+		time.Sleep(20 * time.Second)
+		m.mu.Lock()
+		hinted := 0
+		for _, floor := range m.floors {
+			if floor == m.seq {
+				hinted++
+			}
+		}
+		if hinted < len(m.floors)/4 || m.floors[0] != 0 {
+			t.Errorf("%d of %d polls stayed above the floor, the first above %d", hinted, len(m.floors), m.floors[0])
+		}
+		m.ready = append(m.ready, late)
+		m.mu.Unlock()
+		began := time.Now()
+		time.Sleep(10 * time.Second)
+		if tries := b.times(late.ID); len(tries) != 1 || tries[0].Sub(began) > 7*time.Second {
+			t.Errorf("the message below the floor was published after %v, want the next sweep, within 7s", tries)
+		}
+		// In time for the floor, it waits for no sweep.
+		young := m.enqueue(t, o, outbox.Message{Key: "c"})[0]
+		o.Wake()
+		synctest.Wait()
+		if len(b.times(young)) != 1 {
+			t.Error("a new message waited for a sweep")
+		}
+		// Nor does one whose transaction was open for less than a sweep, whenever
+		// sweeps came meanwhile.
+		for range 20 {
+			id := m.enqueue(t, o, outbox.Message{Key: "d"})[0]
+			m.mu.Lock()
+			row := m.ready[len(m.ready)-1]
+			m.ready = m.ready[:len(m.ready)-1] // not yet committed
+			m.mu.Unlock()
+			time.Sleep(3300 * time.Millisecond)
+			m.mu.Lock()
+			m.ready = append(m.ready, row)
+			m.mu.Unlock()
+			o.Wake()
+			synctest.Wait()
+			if len(b.times(id)) != 1 {
+				t.Error("a message that committed after 3.3s waited for a sweep")
+			}
+		}
+		// Who runs until it is empty does not wait for the next sweep.
+		stop()
+		m.mu.Lock()
+		late.ID = uuid.New()
+		m.ready = append(m.ready, late)
+		m.mu.Unlock()
+		drain(t, o, b, relay.Config{})
+		if len(b.times(late.ID)) != 1 {
+			t.Error("a relay that ran until empty left a message below the floor")
+		}
+	})
+}
+
 func TestScheduledIsNotEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory(1)

@@ -42,7 +42,7 @@ func (r *Relay) turn(stop, work, publish context.Context, l lease, probe bool) {
 	renewing, stopRenewing := context.WithCancel(work)
 	var renewal sync.WaitGroup
 	renewal.Go(func() { t.renew(renewing, cancel) })
-	t.run(began.Add(r.cfg.Turn)) //nolint:contextcheck // its contexts are the turn's
+	t.run(l.floor, began.Add(r.cfg.Turn)) //nolint:contextcheck // its contexts are the turn's
 	stopRenewing()
 	renewal.Wait()
 
@@ -58,8 +58,9 @@ func (r *Relay) turn(stop, work, publish context.Context, l lease, probe bool) {
 }
 
 // run works until the lane is empty, the turn is over, or it cannot go on.
-func (t *turn) run(end time.Time) {
-	var after int64 // keeps reads away from the rows settled in this turn
+// Reads of ready messages begin above after and stay away from the rows settled
+// in this turn.
+func (t *turn) run(after int64, end time.Time) {
 	scheduled, due, ready := true, true, true
 	for scheduled || due || ready {
 		if scheduled {
