@@ -116,11 +116,11 @@ func (o *Outbox) Parked(ctx context.Context, f Filter, after int64, limit int) (
 	return list, o.wrap("parked", err)
 }
 
-// Requeue makes parked messages due at once and forgets their failed attempts;
-// ids and content stay. Messages of one key keep their order, before newer ones
-// of the key. It changes at most limit messages, 0 for all, a few hundred a
-// transaction, and returns how many; after an error that many are done. Without
-// States or IDs only dead messages are meant.
+// Requeue makes parked messages due at once; dead ones begin with no failed
+// attempts. Ids and content stay. Messages of one key keep their order, before
+// newer ones of the key. It changes at most limit messages, 0 for all, a few
+// hundred a transaction, and returns how many; after an error that many are
+// done. Without States or IDs only dead messages are meant.
 func (o *Outbox) Requeue(ctx context.Context, f Filter, limit int) (int, error) {
 	d, err := f.forChange()
 	if err != nil {

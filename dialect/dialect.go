@@ -215,9 +215,10 @@ type Lanes interface {
 	// any lane is leased to another than owner.
 	Pending(ctx context.Context, db DB, owner string) (work, held bool, err error)
 	// Claim takes the lane for ttl if it is free (see Poll) and nobody is
-	// changing it: it raises the epoch and returns it. ok is false when the lane
-	// is not to be had; Claim never waits for another session's lock where the
-	// engine can skip it.
+	// changing it: it raises the epoch and returns it, and marks the lane as
+	// served, so that one that cannot be worked on does not come first again and
+	// again. ok is false when the lane is not to be had; Claim never waits for
+	// another session's lock where the engine can skip it.
 	Claim(ctx context.Context, db DB, lane int, owner string, ttl time.Duration) (epoch int64, ok bool, err error)
 	// Extend renews the lease to ttl from now. ok is false when it is lost.
 	Extend(ctx context.Context, db DB, lease Lease, ttl time.Duration) (ok bool, err error)
@@ -412,7 +413,8 @@ type Operator interface {
 	// Discard moves parked messages to done with outcome discarded.
 	Discard(ctx context.Context, db DB, filter Filter, limit int) (int, error)
 	// Replay copies done messages back to ready, oldest first, under the same id
-	// with Replay raised by one, and skips ids that are ready already.
+	// with Replay one above the highest of the id's done rows, and skips ids that
+	// are ready already.
 	// It continues after the cursor and returns the next one; a nil next cursor
 	// tells that there is no more. The first call (nil cursor) fixes the filter's
 	// bounds of time and its own time as the newest done_at, in the cursor, so

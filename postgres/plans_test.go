@@ -33,7 +33,8 @@ func TestPlans(t *testing.T) {
 		f.exec(`INSERT INTO {inbox} SELECT 'me', n::text FROM generate_series(1, $1::int) AS n`, rows)
 
 		statements := map[string]string{
-			"poll":                 `'me', 8`,
+			"poll":                 `'me', 8, 0`,
+			"oldestReady":          ``,
 			"pending":              `'me'`,
 			"surface":              `1, 'me', 1, 100, '', ''`,
 			"ready":                `1, 0, 1000, 1000000000`,
@@ -63,7 +64,7 @@ func TestPlans(t *testing.T) {
 					}
 					g := *f
 					g.db = db
-					plan := strings.Join(g.list(`EXPLAIN (COSTS off) EXECUTE s (`+statements[name]+`)`), "\n")
+					plan := strings.Join(g.list(`EXPLAIN (COSTS off) EXECUTE s`+arguments(statements[name])), "\n")
 					if _, err := db.ExecContext(t.Context(), `DEALLOCATE s`); err != nil {
 						t.Fatal(err)
 					}
@@ -79,6 +80,14 @@ func TestPlans(t *testing.T) {
 // endToEnd finds a scan of a whole table of messages or of the inbox, but not
 // of the lanes.
 var endToEnd = regexp.MustCompile(`Seq Scan on outbox(_parked|_done|_inbox)?( |\n|$)`)
+
+// arguments are those of EXECUTE; none without parentheses.
+func arguments(list string) string {
+	if list == "" {
+		return ""
+	}
+	return " (" + list + ")"
+}
 
 // many is an array of as many elements as a settle may name rows.
 func many(element string) string {

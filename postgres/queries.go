@@ -68,7 +68,7 @@ FROM {lane} AS l`
 const claimSQL = `
 -- Locks one lane row by primary key, or passes by when another session has it.
 UPDATE {lane}
-SET owner = $2::text, epoch = epoch + 1,
+SET owner = $2::text, epoch = epoch + 1, served_at = clock_timestamp(),
     lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'
 WHERE lane = (
     SELECT lane FROM {lane}

@@ -20,7 +20,7 @@ type store struct {
 }
 
 var (
-	_ dialect.Store = (*store)(nil)
+	_ dialect.Store   = (*store)(nil)
 	_ dialect.Waker   = (*store)(nil)
 	_ dialect.Sweeper = (*store)(nil)
 )
