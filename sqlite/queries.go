@@ -84,7 +84,7 @@ SELECT
 // claimSQL, extendSQL and releaseSQL each find their row by primary key and
 // commit by themselves.
 const claimSQL = `
-UPDATE {lane} SET epoch = epoch + 1, owner = ?2, lease_until = ` + now + ` + ?3
+UPDATE {lane} SET epoch = epoch + 1, owner = ?2, lease_until = ` + now + ` + ?3, served_at = ` + now + `
 WHERE lane = ?1 AND (lease_until <= ` + now + ` OR owner = ?2)
 RETURNING epoch`
 
