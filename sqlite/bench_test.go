@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"database/sql"
 	"fmt"
 	"testing"
 	"time"
@@ -26,7 +27,10 @@ func (e *env) fill(n int) {
 // without the archive, beside the plain loop over one table with a status.
 func BenchmarkDrain(b *testing.B) {
 	const batch = 1000
-	rate := func(b *testing.B) { b.ReportMetric(float64(b.N*batch)/b.Elapsed().Seconds(), "messages/s") }
+	rate := func(b *testing.B) {
+		b.Helper()
+		b.ReportMetric(float64(b.N*batch)/b.Elapsed().Seconds(), "messages/s")
+	}
 	for _, archive := range []bool{false, true} {
 		b.Run(fmt.Sprintf("lanes/archive=%t", archive), func(b *testing.B) {
 			e := fresh(b, 1)
@@ -59,22 +63,35 @@ func BenchmarkDrain(b *testing.B) {
 			b.StartTimer()
 			tx, err := e.db.BeginTx(e.ctx, nil)
 			e.must(err)
-			rows, err := tx.QueryContext(e.ctx, `SELECT seq, id, topic, key, type, content_type, headers, created_at, payload
-				FROM message WHERE published_at IS NULL ORDER BY seq LIMIT 1000`)
-			e.must(err)
-			var last int64
-			for rows.Next() {
-				var id, payload []byte
-				var topic, key, kind, content, headers string
-				var created int64
-				e.must(rows.Scan(&last, &id, &topic, &key, &kind, &content, &headers, &created, &payload))
-			}
-			e.must(rows.Err())
+			last := readStatus(b, tx)
 			e.must2(tx.ExecContext(e.ctx, `UPDATE message SET published_at = unixepoch() WHERE published_at IS NULL AND seq <= ?`, last))
 			e.must(tx.Commit())
 		}
 		rate(b)
 	})
+}
+
+// readStatus reads a batch as the plain loop does, and returns its last seq.
+func readStatus(b *testing.B, tx *sql.Tx) (last int64) {
+	b.Helper()
+	rows, err := tx.QueryContext(b.Context(), `SELECT seq, id, topic, key, type, content_type, headers, created_at, payload
+		FROM message WHERE published_at IS NULL ORDER BY seq LIMIT 1000`)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var id, payload []byte
+		var topic, key, kind, content, headers string
+		var created int64
+		if err := rows.Scan(&last, &id, &topic, &key, &kind, &content, &headers, &created, &payload); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		b.Fatal(err)
+	}
+	return last
 }
 
 // BenchmarkIdlePoll finds nothing to do in 16 lanes.

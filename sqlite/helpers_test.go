@@ -30,47 +30,47 @@ type env struct {
 }
 
 // fresh is a new database with an outbox of as many lanes.
-func fresh(t testing.TB, lanes int) *env {
-	t.Helper()
+func fresh(tb testing.TB, lanes int) *env {
+	tb.Helper()
 	e := &env{
-		TB: t, ctx: t.Context(), path: filepath.Join(t.TempDir(), "a b.db"),
+		TB: tb, ctx: tb.Context(), path: filepath.Join(tb.TempDir(), "a b.db"),
 		tables: dialect.Tables{Prefix: odd, Lanes: lanes},
 	}
 	name, err := sqlite.DSN(e.path)
 	e.must(err)
 	// The settings of Open, without the wait for the disk.
-	e.db = openDSN(t, strings.Replace(name, "_synchronous=FULL", "_synchronous=OFF", 1))
-	e.store = bind(t, e.tables)
+	e.db = openDSN(tb, strings.Replace(name, "_synchronous=FULL", "_synchronous=OFF", 1))
+	e.store = bind(tb, e.tables)
 	e.must2(e.store.Migrate(e.ctx, e.db))
 	return e
 }
 
-func open(t testing.TB, path string) *sql.DB {
-	t.Helper()
+func open(tb testing.TB, path string) *sql.DB {
+	tb.Helper()
 	db, err := sqlite.Open(path)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = db.Close() })
+	tb.Cleanup(func() { _ = db.Close() })
 	return db
 }
 
 // openDSN is a pool as an application that does not use Open may have one.
-func openDSN(t testing.TB, name string) *sql.DB {
-	t.Helper()
+func openDSN(tb testing.TB, name string) *sql.DB {
+	tb.Helper()
 	db, err := sql.Open("sqlite", name)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = db.Close() })
+	tb.Cleanup(func() { _ = db.Close() })
 	return db
 }
 
-func bind(t testing.TB, tables dialect.Tables) dialect.Store {
-	t.Helper()
+func bind(tb testing.TB, tables dialect.Tables) dialect.Store {
+	tb.Helper()
 	store, err := sqlite.New().Bind(tables)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return store
 }

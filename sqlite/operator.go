@@ -32,7 +32,7 @@ func (c *condition) and(text string, args ...any) {
 
 // content adds what a filter says about the content of a message, and tells
 // whether that was anything.
-func (s *store) content(filter dialect.Filter) (c condition, any bool) {
+func (s *store) content(filter dialect.Filter) (c condition, set bool) {
 	if len(filter.IDs) > 0 {
 		ids := make([]string, len(filter.IDs))
 		for i, id := range filter.IDs {

@@ -251,7 +251,7 @@ func (s *store) inspectSchema(ctx context.Context, tx *sql.Tx, in *dialect.Inspe
 	}
 	if err := s.check(st); err != nil {
 		in.Problems = append(in.Problems, strings.TrimPrefix(err.Error(), "sqlite: "))
-		return nil //nolint:nilerr // it is the finding
+		return nil // it is the finding
 	}
 	lanes, err := values[int](ctx, tx, s.sql.countLanes)
 	if err != nil {

@@ -140,13 +140,16 @@ type connector struct{ driver.Connector }
 
 // Connect implements [driver.Connector].
 func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
-	for deadline := time.Now().Add(busyTimeout); ; {
+	timeout := time.After(busyTimeout)
+	for {
 		conn, err := c.Connector.Connect(ctx)
-		if (Dialect{}).Classify(err) != dialect.Conflict || time.Now().After(deadline) {
+		if (Dialect{}).Classify(err) != dialect.Conflict {
 			return conn, err
 		}
 		select {
 		case <-time.After(5 * time.Millisecond):
+		case <-timeout:
+			return nil, err
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
