@@ -159,7 +159,7 @@ func (t *trial) migrate(box *outbox.Outbox) {
 }
 
 // createTable finds the tables in the DDL, named as the engine quotes them.
-var createTable = regexp.MustCompile(`(?m)^CREATE TABLE (.+?) \($`)
+var createTable = regexp.MustCompile(`(?m)^CREATE TABLE (?:IF NOT EXISTS )?(.+?) \($`)
 
 // drop removes those of the tables that Migrate made which are chosen by name,
 // as the engine quotes it, and are not dropped yet.

@@ -126,3 +126,18 @@ func reopen(dsn string) (dialect.Dialect, *sql.DB, error) {
 	db, err := mysql.Open(dsn)
 	return mysql.New(), db, err
 }
+
+// address is the server's.
+func address(dsn string) string {
+	u, err := url.Parse(dsn)
+	if err != nil {
+		panic("the server's DSN is no URL")
+	}
+	return net.JoinHostPort(u.Hostname(), port(u))
+}
+
+// withUser is the DSN for another user and database.
+func withUser(dsn, user, password, database string) string {
+	u := url.URL{Scheme: "mysql", User: url.UserPassword(user, password), Host: address(dsn), Path: "/" + database}
+	return u.String()
+}

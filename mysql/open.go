@@ -27,6 +27,8 @@ func Open(dsn string) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Errors are returned; the driver would write some of them to stderr as well.
+	config.Logger = &mysql.NopLogger{}
 	if config.Timeout == 0 {
 		config.Timeout = 10 * time.Second
 	}

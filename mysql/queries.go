@@ -73,7 +73,7 @@ FOR UPDATE SKIP LOCKED`
 const ownSQL = `
 -- Under the lock of claim.
 UPDATE {lane}
-SET owner = ?, epoch = epoch + 1, lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
+SET owner = ?, epoch = epoch + 1, served_at = UTC_TIMESTAMP(6), lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
 WHERE lane = ?`
 
 const fenceSQL = `
