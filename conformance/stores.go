@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,6 +32,12 @@ var storeScenarios = []Scenario{
 		Promise: "relays of two outboxes with the same ids, owners and lanes settle each its own; a lease of one is refused by the other",
 		lanes:   1,
 		run:     twoDatabases,
+	},
+	{
+		Name:    "Settle/ExactlyTheRowsNamed",
+		Promise: "a settle changes the rows it names and no other, whatever stands between them",
+		lanes:   1,
+		run:     exactlyTheRowsNamed,
 	},
 	{
 		Name:    "Settle/ArchiveFails",
@@ -239,6 +247,53 @@ func twoDatabases(t *trial) {
 		if n := otherBroker.count(messages[i].ID); n != 1 {
 			t.error("%v was published %d times from the second outbox", messages[i].ID, n)
 		}
+	}
+}
+
+func exactlyTheRowsNamed(t *trial) {
+	for _, archive := range []bool{true, false} {
+		// Every second one, so that each that is named has others on both sides; and
+		// one that is not there.
+		for i := range 20 {
+			t.enqueue(fmt.Sprint("key-", i), 1)
+		}
+		lease := t.hold()
+		rows := t.ready()
+		var named, others []int64
+		for i := range rows {
+			if i%2 == 1 && i < len(rows)-1 {
+				named = append(named, rows[i].Seq)
+			} else {
+				others = append(others, rows[i].Seq)
+			}
+		}
+		gone := []int64{rows[len(rows)-1].Seq + 1_000_000}
+		t.settle(lease, dialect.Settlement{Archive: archive, Published: slices.Concat(named[:6], gone), Failed: []dialect.Failure{
+			{Row: named[6], Attempts: 1, Delay: time.Hour, Blocking: true, Reason: "once"},
+			{Row: named[7], Attempts: 1, Dead: true, Blocking: true, Reason: "never"},
+		}, Hold: named[8:]})
+		if left := seqs(t.ready()); !slices.Equal(left, others) {
+			t.error("a settle of every second row (archive %v) left %v, not %v", archive, left, others)
+		}
+		if n := len(t.parkedOf(t.box)); n != 3 {
+			t.error("a settle that parks three rows (archive %v) parked %d", archive, n)
+		}
+		// The same among parked ones.
+		due := t.due()
+		t.settle(lease, dialect.Settlement{Archive: archive, PublishedParked: []int64{due[0].Pos}})
+		if n := len(t.parkedOf(t.box)); n != 2 {
+			t.error("a settle of one parked row (archive %v) left %d of 3", archive, n)
+		}
+		want := 0
+		if archive {
+			want = 7
+		}
+		if n, err := t.box.Replay(t.ctx, everything, 0); err != nil || n != want {
+			t.error("a settle of seven published messages (archive %v) kept %d: %v", archive, n, err)
+		}
+		t.clear()
+		_, err := t.box.Purge(t.ctx, 0, 0)
+		t.must(err, "purge")
 	}
 }
 
