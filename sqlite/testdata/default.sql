@@ -200,7 +200,7 @@ SELECT
   EXISTS (SELECT 1 FROM "outbox_lane" AS l WHERE l.lease_until > (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AND l.owner <> ?1);
 
 -- claim
-UPDATE "outbox_lane" SET epoch = epoch + 1, owner = ?2, lease_until = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) + ?3
+UPDATE "outbox_lane" SET epoch = epoch + 1, owner = ?2, lease_until = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) + ?3, served_at = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
 WHERE lane = ?1 AND (lease_until <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) OR owner = ?2)
 RETURNING epoch;
 

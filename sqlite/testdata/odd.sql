@@ -200,7 +200,7 @@ SELECT
   EXISTS (SELECT 1 FROM "order ""x""_lane" AS l WHERE l.lease_until > (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) AND l.owner <> ?1);
 
 -- claim
-UPDATE "order ""x""_lane" SET epoch = epoch + 1, owner = ?2, lease_until = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) + ?3
+UPDATE "order ""x""_lane" SET epoch = epoch + 1, owner = ?2, lease_until = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) + ?3, served_at = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
 WHERE lane = ?1 AND (lease_until <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) OR owner = ?2)
 RETURNING epoch;
 
