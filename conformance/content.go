@@ -49,7 +49,7 @@ var contentScenarios = []Scenario{
 }
 
 func commitIsFound(t *trial) {
-	t.startMany(2)
+	t.startMany(2, patient)
 	for i := range t.size(5, 2) {
 		key := fmt.Sprintf("key-%d", i)
 		t.spawnProducer(true, t.message(key), t.message(key), t.message(""))
@@ -283,7 +283,7 @@ func bytesAreExact(t *trial) {
 		}
 		return nil
 	})
-	t.start()
+	t.start(patient)
 	t.await("every message to be dead or held", func() bool {
 		s := t.stats()
 		return s.Ready+s.Scheduled+s.Retry == 0 && s.Dead+s.Held == int64(total)

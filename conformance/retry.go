@@ -294,7 +294,7 @@ func deadLetsItsKeyPass(t *trial) {
 	bad := t.message("k") // it comes last, though it is enqueued first
 	t.enqueueAll(append([]outbox.Message{bad}, pass...)...)
 	no := t.broker.when(ofID(bad.ID), refuse(relay.Permanent(errRefused)))
-	t.start(func(c *relay.Config) { c.OnDead = relay.PassKey })
+	t.start(patient, func(c *relay.Config) { c.OnDead = relay.PassKey })
 	t.await("the dead message to let its key pass", func() bool { return t.broker.count() == len(pass) })
 	t.await("the message to be dead", func() bool { s := t.stats(); return s.Dead == 1 && s.Ready+s.Held == 0 })
 	if s := t.stats(); s.BlockedKeys != 0 {
