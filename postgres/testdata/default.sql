@@ -183,11 +183,12 @@ INSERT INTO "outbox_meta" (version, lanes) VALUES (1, 16);
 -- poll --
 -- Reads the lane rows, and of each lane one entry of ready's primary key and
 -- of parked_due_at. The newest row is looked for first, because the dead
--- entries of an old snapshot lie at the other end. Locks nothing.
+-- entries of an old snapshot lie at the other end; the floor, $3, keeps the look
+-- above them when there is no row. Locks nothing.
 SELECT l.lane
 FROM "outbox_lane" AS l
 WHERE (l.lease_until <= statement_timestamp() OR l.owner = $1::text)
-  AND ((SELECT r.seq FROM "outbox" AS r WHERE r.lane = l.lane
+  AND ((SELECT r.seq FROM "outbox" AS r WHERE r.lane = l.lane AND r.seq > $3::bigint
         ORDER BY r.lane DESC, r.seq DESC LIMIT 1) IS NOT NULL
     OR (SELECT p.pos FROM "outbox_parked" AS p WHERE p.lane = l.lane AND p.state = 'retry'
           AND p.available_at <= statement_timestamp()
@@ -197,6 +198,16 @@ WHERE (l.lease_until <= statement_timestamp() OR l.owner = $1::text)
         ORDER BY p.available_at LIMIT 1) IS NOT NULL)
 ORDER BY l.served_at, l.lane
 LIMIT $2::bigint
+
+-- lastSeq --
+-- The newest number that ready.seq was given, by anybody, committed or not.
+SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence($1::text, 'seq')::regclass), 0)
+
+-- oldestReady --
+-- The oldest row of each lane, by ready's primary key.
+SELECT coalesce(min((SELECT r.seq FROM "outbox" AS r WHERE r.lane = l.lane
+    ORDER BY r.lane, r.seq LIMIT 1)), 0)
+FROM "outbox_lane" AS l
 
 -- pending --
 -- As poll, over all lanes.
@@ -216,7 +227,7 @@ FROM "outbox_lane" AS l
 -- claim --
 -- Locks one lane row by primary key, or passes by when another session has it.
 UPDATE "outbox_lane"
-SET owner = $2::text, epoch = epoch + 1,
+SET owner = $2::text, epoch = epoch + 1, served_at = clock_timestamp(),
     lease_until = clock_timestamp() + $3::bigint * interval '1 microsecond'
 WHERE lane = (
     SELECT lane FROM "outbox_lane"
