@@ -15,8 +15,8 @@ engine: ## the tests of one engine, which must be there: make engine E=postgres
 	@test -n "$(E)" || { echo 'usage: make engine E=postgres'; exit 2; }
 	OUTBOX_REQUIRE=$(E) go test -race -count=1 ./$(E)/...
 
-conformance: ## the conformance suite on every engine that is there
-	go test -race -count=1 -run Conformance -v ./...
+conformance: ## the conformance suite at full size on every engine that is there
+	OUTBOX_FULL=1 go test -count=1 -timeout 60m -run Conformance -v ./...
 
 lint: ## all linters
 	$(TOOL) golangci-lint run --allow-serial-runners

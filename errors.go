@@ -54,16 +54,34 @@ type Error struct {
 	Err   error
 }
 
-// Error names the operation, the engine and the cause.
-func (e *Error) Error() string { return e.Op + " (" + e.Engine + "): " + e.Err.Error() }
+// Error names the operation, the engine, what is wrong where that is known, and
+// the cause.
+func (e *Error) Error() string {
+	text := e.Op + " (" + e.Engine + "): "
+	switch e.Class {
+	case dialect.Duplicate:
+		text += ErrDuplicateID.Error() + ": "
+	case dialect.Missing:
+		text += "a table or column is missing: run `outbox migrate`, call Migrate, or check schema and prefix: "
+	default:
+	}
+	return text + e.Err.Error()
+}
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is reports whether target is [ErrDuplicateID] and the error is of class
-// [dialect.Duplicate].
+// Is reports whether target is the sentinel of the error's class:
+// [ErrDuplicateID] for [dialect.Duplicate], [ErrNotReady] for [dialect.Missing].
 func (e *Error) Is(target error) bool {
-	return target == ErrDuplicateID && e.Class == dialect.Duplicate
+	switch e.Class {
+	case dialect.Duplicate:
+		return target == ErrDuplicateID
+	case dialect.Missing:
+		return target == ErrNotReady
+	default:
+		return false
+	}
 }
 
 // wrap turns an engine's error into an [*Error]; nil stays nil.

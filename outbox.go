@@ -102,6 +102,9 @@ func (o *Outbox) Enqueue(ctx context.Context, tx Tx, messages ...Message) ([]uui
 	if len(messages) == 0 {
 		return nil, nil
 	}
+	if tx == nil {
+		return nil, fmt.Errorf("enqueue: %w", &InvalidError{Field: "transaction", Reason: "is nil: pass the one of the business change"})
+	}
 	records := make([]dialect.Message, len(messages))
 	ids := make([]uuid.UUID, len(messages))
 	for i, m := range messages {
@@ -141,7 +144,8 @@ func (o *Outbox) InTx(ctx context.Context, opts *sql.TxOptions, f func(ctx conte
 }
 
 // Migrate makes the tables or brings them to this version's schema and returns
-// the versions applied. It is safe when several processes start at once.
+// the versions applied. A schema that is named and missing is made too, where
+// the engine has schemas. It is safe when several processes start at once.
 func (o *Outbox) Migrate(ctx context.Context) ([]int, error) {
 	applied, err := o.store.Migrate(ctx, o.db)
 	return applied, o.wrap("migrate", err)

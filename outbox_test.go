@@ -48,6 +48,16 @@ func enqueue(t *testing.T, o *outbox.Outbox, messages ...outbox.Message) ([]uuid
 	return ids, err
 }
 
+// untouched is a transaction in which nothing may be written.
+type untouched struct{ t *testing.T }
+
+func (u untouched) ExecContext(context.Context, string, ...any) (sql.Result, error) {
+	u.t.Error("something was written")
+	return nil, errors.New("unexpected")
+}
+func (untouched) Commit() error   { return nil }
+func (untouched) Rollback() error { return nil }
+
 // What breaks a limit is refused before anything is written, by its name.
 func TestEnqueueNamesTheField(t *testing.T) {
 	good := outbox.Message{Topic: "orders", Type: "placed"}
@@ -78,7 +88,7 @@ func TestEnqueueNamesTheField(t *testing.T) {
 		o := open(t, outbox.Config{})
 		bad := good
 		c.spoil(&bad)
-		_, err := o.Enqueue(t.Context(), nil, good, bad) // no transaction: nothing may be written
+		_, err := o.Enqueue(t.Context(), untouched{t}, good, bad)
 		var invalid *outbox.InvalidError
 		if !errors.As(err, &invalid) || !errors.Is(err, outbox.ErrInvalid) {
 			t.Errorf("%s: got error %v, want an InvalidError", c.field, err)
@@ -213,6 +223,18 @@ func TestRequeueAllLeavesScheduledAlone(t *testing.T) {
 	}
 	if n, err := o.Requeue(t.Context(), outbox.Filter{IDs: ids}, 0); n != 1 || err != nil {
 		t.Errorf("requeue by id: %d, %v, want 1", n, err)
+	}
+}
+
+// What a caller sees of a missing table and of no transaction names the remedy.
+func TestEnqueueErrorsNameTheRemedy(t *testing.T) {
+	o := open(t, outbox.Config{})
+	m := outbox.Message{Topic: "t", Type: "t"}
+	if _, err := enqueue(t, o, m); !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), "outbox migrate") {
+		t.Errorf("missing table: %v", err)
+	}
+	if _, err := o.Enqueue(t.Context(), nil, m); !errors.Is(err, outbox.ErrInvalid) || !strings.Contains(err.Error(), "transaction") {
+		t.Errorf("no transaction: %v", err)
 	}
 }
 

@@ -416,7 +416,7 @@ func (m *memory) enqueue(t *testing.T, o *outbox.Outbox, messages ...outbox.Mess
 		}
 		messages[i].Type = "test"
 	}
-	ids, err := o.Enqueue(t.Context(), nil, messages...)
+	ids, err := o.Enqueue(t.Context(), new(sql.Tx), messages...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,6 +33,7 @@ type Relay struct {
 	floors      floors // the dispatcher's
 
 	mu    sync.Mutex
+	ran   bool
 	lanes map[int]bool // those this relay is working on
 }
 
@@ -78,9 +79,16 @@ func (r *Relay) Wake() {
 // Config.UntilEmpty it also returns nil when there is nothing left to do.
 //
 // It returns an error only at start, when the database is not ready (see
-// [outbox.Outbox.Check]) or cannot be reached. Errors later on are observed and
-// survived.
+// [outbox.Outbox.Check]) or cannot be reached, or when it was called before.
+// Errors later on are observed and survived.
 func (r *Relay) Run(ctx context.Context) error {
+	r.mu.Lock()
+	ran := r.ran
+	r.ran = true
+	r.mu.Unlock()
+	if ran {
+		return fmt.Errorf("relay: %w: Run was called before: make another relay", outbox.ErrInvalid)
+	}
 	if err := r.outbox.Check(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // stopped before it began is stopped
@@ -91,25 +99,29 @@ func (r *Relay) Run(ctx context.Context) error {
 
 	// work outlives ctx, so that what was accepted is settled after a stop.
 	work, cancelWork := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer cancelWork(errStopped)
 	// publish ends after the grace period.
 	publish, cancelPublish := context.WithCancelCause(work)
 	defer cancelPublish(errStopped)
-	stopWatch := context.AfterFunc(ctx, func() {
-		r.observe(Stopping{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
 		select {
+		case <-ctx.Done():
 		case <-work.Done():
-			return
-		case <-time.After(r.cfg.Grace):
-			cancelPublish(errStopped)
 		}
-		select {
-		case <-work.Done():
-		case <-time.After(abandonAfter + r.cfg.Grace):
+		if ctx.Err() == nil {
+			return // there was nothing left to do
+		}
+		r.observe(Stopping{})
+		if !sleep(work, r.cfg.Grace) {
+			return
+		}
+		cancelPublish(errStopped)
+		if sleep(work, abandonAfter+r.cfg.Grace) {
 			cancelWork(errStopped) // the database does not answer either
 		}
 	})
-	defer stopWatch()
+	defer watch.Wait()
+	defer cancelWork(errStopped)
 
 	side, stopSide := context.WithCancel(ctx)
 	var beside sync.WaitGroup

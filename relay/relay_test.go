@@ -829,9 +829,33 @@ func TestStopAtStart(t *testing.T) {
 		t.Errorf("Run: %v, want nil", err)
 	}
 	m.inspect = func() error { return errors.New("no such host") }
+	if err := r.Run(t.Context()); !errors.Is(err, outbox.ErrInvalid) {
+		t.Errorf("a second Run: %v, want ErrInvalid", err)
+	}
+	if r, err = relay.New(m.open(t), &broker{}, relay.Config{}); err != nil {
+		t.Fatal(err)
+	}
 	if err := r.Run(t.Context()); err == nil {
 		t.Error("Run began without a database")
 	}
+}
+
+// Stopping is observed before Run returns, and only at a stop.
+func TestStoppingIsObserved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for range 20 {
+			e := &events{}
+			run(t, newMemory(1).open(t), &broker{}, relay.Config{Observer: e})()
+			if n := count[relay.Stopping](e); n != 1 {
+				t.Errorf("%d Stopping events at a stop, want 1", n)
+			}
+			e = &events{}
+			drain(t, newMemory(1).open(t), &broker{}, relay.Config{Observer: e})
+			if n := count[relay.Stopping](e); n != 0 {
+				t.Errorf("%d Stopping events without a stop", n)
+			}
+		}
+	})
 }
 
 func TestConfigIsChecked(t *testing.T) {
