@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"regexp"
@@ -21,7 +22,8 @@ Runs the conformance suite: every promise of the outbox is tried on the server
 that --dsn names, with relays that are killed, connections that are cut and
 brokers that misbehave. Every scenario works in tables of its own with a random
 name, which it makes and removes; nothing else is touched. The user needs the
-right to create tables. It takes a few minutes and keeps the server busy.
+right to create tables. It takes a few minutes and keeps the server busy. When
+it is interrupted it removes its tables before it ends.
 
 It exits with 3 when a promise is broken; each failure tells what was promised,
 what was observed, and the command that runs it again.
@@ -94,14 +96,31 @@ func conform(ctx context.Context, p *process, t target, match *regexp.Regexp, se
 	if e.file != nil {
 		opts.Parallel = 1 // writers of one file wait for each other
 	}
-	width := 0
+	width, total, done := 0, 0, 0
 	for _, s := range conformance.Scenarios() {
-		width = max(width, len(s.Name))
+		if match.MatchString(s.Name) {
+			width = max(width, len(s.Name))
+			total++
+		}
 	}
-	if !asJSON {
-		opts.OnResult = func(r conformance.Result) { _ = showResult(p, r, width) }
+	progress := io.Discard // to a person only
+	if isTerminal(p.stderr) {
+		progress = p.stderr
+	}
+	_, _ = fmt.Fprintf(progress, "0 of %d scenarios done …", total)
+	opts.OnResult = func(r conformance.Result) {
+		if ctx.Err() != nil {
+			return // it was interrupted, which says nothing of the promise
+		}
+		done++
+		_, _ = fmt.Fprint(progress, clearLine)
+		if !asJSON {
+			_ = showResult(p, r, width)
+		}
+		_, _ = fmt.Fprintf(progress, "%d of %d scenarios done …", done, total)
 	}
 	report, err := conformance.Check(ctx, target, opts)
+	_, _ = fmt.Fprint(progress, clearLine)
 	if err != nil {
 		return err
 	}
@@ -123,6 +142,8 @@ func conform(ctx context.Context, p *process, t target, match *regexp.Regexp, se
 	}
 	return err
 }
+
+const clearLine = "\r\x1b[K"
 
 // showResult prints a line as soon as a scenario is done, and the details of a
 // failure below it.
