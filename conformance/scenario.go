@@ -18,6 +18,8 @@ type Scenario struct {
 
 	// alone keeps other scenarios away from the server meanwhile.
 	alone bool
+	// measures tells that it compares costs, which the race detector changes.
+	measures bool
 	// timeout is the deadline around run. Default: 2m.
 	timeout time.Duration
 	// lanes is how many the scenario's tables have. Default: 8.
@@ -31,6 +33,7 @@ func Scenarios() []Scenario { return slices.Clone(scenarios()) }
 // scenarios is the one table. Each area has a file of its own.
 func scenarios() []Scenario {
 	return slices.Concat(
+		schemaScenarios,
 		enqueueScenarios,
 		contentScenarios,
 		deliveryScenarios,

@@ -192,16 +192,20 @@ func (s *store) Inspect(ctx context.Context, db dialect.DB) (dialect.Inspection,
 			problem("table %s is empty: insert its row with the schema's version and number of lanes", s.name("{meta}"))
 		}
 	}
-	if !absent("{lane}") {
+	// The schema's own number of lanes, whatever the caller believes: that these
+	// differ is for the caller to say.
+	if !absent("{lane}") && found.Lanes > 0 {
 		var without, beyond int
-		if _, err := query1(ctx, db, []any{&without, &beyond}, s.sql.missingLanes, s.tables.Lanes); err != nil {
+		if _, err := query1(ctx, db, []any{&without, &beyond}, s.sql.missingLanes, found.Lanes); err != nil {
 			return found, err
 		}
 		if without > 0 {
-			problem("%d of %d lanes have no row, so their messages wait forever: insert the rows into %s", without, s.tables.Lanes, s.name("{lane}"))
+			problem("%d of %d lanes have no row, so their messages wait forever: insert those missing from 0 to %d into column lane of %s",
+				without, found.Lanes, found.Lanes-1, s.name("{lane}"))
 		}
 		if beyond > 0 {
-			problem("%d rows are beyond the %d lanes: delete them from %s", beyond, s.tables.Lanes, s.name("{lane}"))
+			problem("%d rows of %s are beyond the schema's %d lanes: delete those with lane above %d",
+				beyond, s.name("{lane}"), found.Lanes, found.Lanes-1)
 		}
 	}
 	if !absent("{ready}") {

@@ -134,7 +134,7 @@ func TestInspect(t *testing.T) {
 			"MissingMetaRow":  {damage: `DELETE FROM {meta}`, want: `_meta" is empty`},
 			"MissingLane":     {damage: `DELETE FROM {lane} WHERE lane = 2`, want: "1 of 4 lanes have no row"},
 			"MissingLanes":    {damage: `DROP TABLE {lane}`, want: `_lane" is missing`},
-			"LaneBeyond":      {damage: `INSERT INTO {lane} (lane) VALUES (4)`, want: "1 rows are beyond the 4 lanes"},
+			"LaneBeyond":      {damage: `INSERT INTO {lane} (lane) VALUES (4)`, want: "beyond the schema's 4 lanes"},
 			"SequenceCache":   {damage: `ALTER TABLE {ready} ALTER COLUMN seq SET CACHE 20`, want: "cache 20"},
 			"SequenceBack":    {damage: `ALTER TABLE {ready} ALTER COLUMN seq SET INCREMENT -1`, want: "increment -1"},
 			"SequenceCycle":   {damage: `ALTER TABLE {ready} ALTER COLUMN seq SET CYCLE`, want: "cycle true"},

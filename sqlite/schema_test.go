@@ -131,6 +131,11 @@ func TestMigrateRefuses(t *testing.T) {
 			e.equal(e.rows(`SELECT sql FROM sqlite_schema`), before, "schema after the refusal")
 			in, err := store.Inspect(e.ctx, e.db)
 			e.must(err)
+			if name == "lanes differ" || name == "newer version" {
+				// Not the schema's fault: the caller compares the numbers.
+				e.equal(in.Problems, []string(nil), "problems")
+				return
+			}
 			if len(in.Problems) != 1 || !strings.Contains(in.Problems[0], test.remedy) {
 				t.Errorf("problems are %q, want one with %q", in.Problems, test.remedy)
 			}
