@@ -190,6 +190,10 @@ func run(ctx context.Context, target *Target, s *Scenario) Result {
 		res.Status, res.Reason = Skipped, "it is a soak and the run is short"
 		return res
 	}
+	if s.measures && raceEnabled {
+		res.Status, res.Reason = Skipped, "it compares costs, which the race detector changes"
+		return res
+	}
 	began := time.Now()
 	res.Got, res.Notes = try(ctx, target, s)
 	res.Took = time.Since(began)

@@ -8,7 +8,8 @@
 // makes and removes; it touches nothing else.
 //
 // A scenario is skipped only when the target does not offer what it needs (see
-// [Need]), or, with Short, when it is a soak. A failure names the promise, what
+// [Need]), with Short when it is a soak, and under the race detector when it
+// compares costs. A failure names the promise, what
 // was observed instead, and the command that runs it again with the same seed.
 //
 // # Names

@@ -14,19 +14,21 @@ import (
 // pollScenarios: what looking for work costs.
 var pollScenarios = []Scenario{
 	{
-		Name:    "Poll/IdleCostFlat",
-		Promise: "with very many done messages a poll, a claim and a batch cost what they cost with none",
-		alone:   true,
-		lanes:   1,
-		timeout: 10 * time.Minute,
-		run:     idleCostFlat,
+		Name:     "Poll/IdleCostFlat",
+		Promise:  "with very many done messages a poll, a claim and a batch cost what they cost with none",
+		alone:    true,
+		measures: true,
+		lanes:    1,
+		timeout:  10 * time.Minute,
+		run:      idleCostFlat,
 	},
 	{
-		Name:    "Poll/OldSnapshotOpen",
-		Promise: "while a reader's snapshot stays open and very many messages pass, the drain keeps at least 80% of its rate and a poll its cost",
-		alone:   true,
-		timeout: 15 * time.Minute,
-		run:     oldSnapshotOpen,
+		Name:     "Poll/OldSnapshotOpen",
+		Promise:  "while a reader's snapshot stays open and very many messages pass, the drain keeps at least 80% of its rate and a poll its cost",
+		alone:    true,
+		measures: true,
+		timeout:  15 * time.Minute,
+		run:      oldSnapshotOpen,
 	},
 }
 
