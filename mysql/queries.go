@@ -15,6 +15,8 @@ import (
 //   - FORCE INDEX names the index relied on, for the same reason.
 //   - What asks whether there is a row is a subquery with LIMIT: EXISTS may become a
 //     join of whole tables.
+//   - Where such a subquery wants the first row by an index, ORDER BY names all of the
+//     index's columns: MySQL sorts what a correlated one finds otherwise.
 //   - Durations are whole microseconds; times leave the server as microseconds since
 //     1970. UTC_TIMESTAMP stands still within a statement, also while it waits for a
 //     lock, so what is written under a lock is written by the next statement.
@@ -36,13 +38,13 @@ const (
 // dueSQL tells whether a lane has a parked row that is due, by the first entries of
 // parked_due_at.
 const dueSQL = `((SELECT p.available_at FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
-         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
+         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.state, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
     OR (SELECT p.available_at FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
-         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.available_at LIMIT 1) <= UTC_TIMESTAMP(6))`
+         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.state, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6))`
 
 // readySomeSQL is the newest ready row of a lane, by the primary key.
 const readySomeSQL = `(SELECT r.seq FROM {ready} AS r FORCE INDEX (PRIMARY)
-         WHERE r.lane = l.lane ORDER BY r.seq DESC LIMIT 1)`
+         WHERE r.lane = l.lane ORDER BY r.lane DESC, r.seq DESC LIMIT 1)`
 
 const pollSQL = `
 -- Reads the lane rows, and of each lane one entry of ready's primary key and two
@@ -279,9 +281,9 @@ UPDATE (
        ON b.blocking = 1 AND b.lane = ? AND b.key_hash = n.key_hash
     WHERE b.state = 'retry'
       AND ((SELECT o.seq FROM {parked} AS o FORCE INDEX ({name:parked_blocked})
-            WHERE o.blocking = 1 AND o.lane = b.lane AND o.key_hash = b.key_hash ORDER BY o.seq LIMIT 1) < b.seq
+            WHERE o.blocking = 1 AND o.lane = b.lane AND o.key_hash = b.key_hash ORDER BY o.blocking, o.lane, o.key_hash, o.seq LIMIT 1) < b.seq
         OR (SELECT o.seq FROM {parked} AS o FORCE INDEX ({name:parked_key})
-            WHERE o.lane = b.lane AND o.key_hash = b.key_hash AND o.state = 'held' ORDER BY o.seq LIMIT 1) < b.seq)
+            WHERE o.lane = b.lane AND o.key_hash = b.key_hash AND o.state = 'held' ORDER BY o.lane, o.key_hash, o.state, o.seq LIMIT 1) < b.seq)
 ) AS d
 STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = d.pos
 SET p.state = 'held', p.blocking = 0, p.available_at = NULL`
@@ -294,10 +296,10 @@ UPDATE (
     FROM ` + keyList + `
     STRAIGHT_JOIN {parked} AS h FORCE INDEX (PRIMARY)
        ON h.pos = (SELECT o.pos FROM {parked} AS o FORCE INDEX ({name:parked_key})
-                   WHERE o.lane = ? AND o.key_hash = n.key_hash AND o.state = 'held' ORDER BY o.seq LIMIT 1)
+                   WHERE o.lane = ? AND o.key_hash = n.key_hash AND o.state = 'held' ORDER BY o.lane, o.key_hash, o.state, o.seq LIMIT 1)
     WHERE COALESCE((SELECT o.seq FROM {parked} AS o FORCE INDEX ({name:parked_blocked})
                     WHERE o.blocking = 1 AND o.lane = h.lane AND o.key_hash = h.key_hash
-                    ORDER BY o.seq LIMIT 1) > h.seq, 1) = 1
+                    ORDER BY o.blocking, o.lane, o.key_hash, o.seq LIMIT 1) > h.seq, 1) = 1
 ) AS d
 STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = d.pos
 SET p.state = 'retry', p.blocking = 1, p.available_at = UTC_TIMESTAMP(6)`
@@ -323,10 +325,10 @@ SELECT
     (SELECT COALESCE(GREATEST(0,
         COALESCE(MAX(TIMESTAMPDIFF(MICROSECOND, (
             SELECT r.ready_at FROM {ready} AS r FORCE INDEX (PRIMARY)
-            WHERE r.lane = l.lane ORDER BY r.seq LIMIT 1), UTC_TIMESTAMP(6))), 0),
+            WHERE r.lane = l.lane ORDER BY r.lane, r.seq LIMIT 1), UTC_TIMESTAMP(6))), 0),
         COALESCE(MAX(TIMESTAMPDIFF(MICROSECOND, (
             SELECT p.available_at FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
-            WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.available_at LIMIT 1), UTC_TIMESTAMP(6))), 0)), 0)
+            WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.state, p.available_at LIMIT 1), UTC_TIMESTAMP(6))), 0)), 0)
      FROM {lane} AS l),
     (SELECT COUNT(*) FROM {lane} WHERE owner <> '' AND lease_until > UTC_TIMESTAMP(6)),
     (SELECT COUNT(*) FROM {lane} WHERE owner <> '' AND lease_until <= UTC_TIMESTAMP(6)),

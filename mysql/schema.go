@@ -369,17 +369,20 @@ func (s *store) inspectTables(ctx context.Context, tx *sql.Tx, st standing, prob
 	if _, ok := st.engines["{meta}"]; ok && !st.described {
 		problem("table %s is empty: insert its row with the schema's version and number of lanes", s.name("{meta}"))
 	}
-	if _, ok := st.engines["{lane}"]; ok {
+	// The schema's own number of lanes, whatever the caller believes: that these
+	// differ is for the caller to say.
+	if _, ok := st.engines["{lane}"]; ok && st.described {
 		var there, beyond int
-		if _, err := query1(ctx, tx, []any{&there, &beyond}, s.sql.lanes, s.tables.Lanes, s.tables.Lanes); err != nil {
+		if _, err := query1(ctx, tx, []any{&there, &beyond}, s.sql.lanes, st.lanes, st.lanes); err != nil {
 			return err
 		}
-		if there < s.tables.Lanes {
-			problem("%d of %d lanes have no row, so their messages wait forever: insert the rows into %s",
-				s.tables.Lanes-there, s.tables.Lanes, s.name("{lane}"))
+		if there < st.lanes {
+			problem("%d of %d lanes have no row, so their messages wait forever: insert those missing from 0 to %d into column lane of %s",
+				st.lanes-there, st.lanes, st.lanes-1, s.name("{lane}"))
 		}
 		if beyond > 0 {
-			problem("%d rows are beyond the %d lanes: delete them from %s", beyond, s.tables.Lanes, s.name("{lane}"))
+			problem("%d rows of %s are beyond the schema's %d lanes: delete those with lane above %d",
+				beyond, s.name("{lane}"), st.lanes, st.lanes-1)
 		}
 	}
 	return nil

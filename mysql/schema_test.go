@@ -160,7 +160,7 @@ func TestInspect(t *testing.T) {
 			"Incomplete":     {break_: `UPDATE {meta} SET version = 0`, want: "interrupted"},
 			"MissingLane":    {break_: `DELETE FROM {lane} WHERE lane = 2`, want: "1 of 4 lanes have no row"},
 			"MissingLanes":   {break_: `DROP TABLE {lane}`, want: "_lane` is missing"},
-			"LaneBeyond":     {break_: `INSERT INTO {lane} (lane) VALUES (4)`, want: "1 rows are beyond the 4 lanes"},
+			"LaneBeyond":     {break_: `INSERT INTO {lane} (lane) VALUES (4)`, want: "beyond the schema's 4 lanes"},
 			"MissingIndex":   {break_: `ALTER TABLE {parked} DROP INDEX {name:parked_key}`, want: "has no index"},
 			"OtherEngine":    {break_: `ALTER TABLE {lane} ENGINE = MyISAM`, want: "kept by MyISAM"},
 		} {

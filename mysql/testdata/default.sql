@@ -186,11 +186,11 @@ SELECT l.lane
 FROM `outbox_lane` AS l
 WHERE (l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)
   AND ((SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY)
-         WHERE r.lane = l.lane ORDER BY r.seq DESC LIMIT 1) IS NOT NULL
+         WHERE r.lane = l.lane ORDER BY r.lane DESC, r.seq DESC LIMIT 1) IS NOT NULL
     OR ((SELECT p.available_at FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_due_at`)
-         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
+         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.state, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
     OR (SELECT p.available_at FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_due_at`)
-         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)))
+         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.state, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)))
 ORDER BY l.served_at, l.lane
 LIMIT ?
 
@@ -198,11 +198,11 @@ LIMIT ?
 -- As poll, over all lanes.
 SELECT
     COALESCE(MAX((SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY)
-         WHERE r.lane = l.lane ORDER BY r.seq DESC LIMIT 1) IS NOT NULL
+         WHERE r.lane = l.lane ORDER BY r.lane DESC, r.seq DESC LIMIT 1) IS NOT NULL
     OR COALESCE(((SELECT p.available_at FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_due_at`)
-         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
+         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.state, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
     OR (SELECT p.available_at FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_due_at`)
-         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)), 0)), 0),
+         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.state, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)), 0)), 0),
     COALESCE(MAX(l.lease_until > UTC_TIMESTAMP(6) AND l.owner <> ?), 0)
 FROM `outbox_lane` AS l
 
@@ -215,7 +215,7 @@ FOR UPDATE SKIP LOCKED
 -- own --
 -- Under the lock of claim.
 UPDATE `outbox_lane`
-SET owner = ?, epoch = epoch + 1, lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
+SET owner = ?, epoch = epoch + 1, served_at = UTC_TIMESTAMP(6), lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
 WHERE lane = ?
 
 -- fence --
@@ -400,9 +400,9 @@ UPDATE (
        ON b.blocking = 1 AND b.lane = ? AND b.key_hash = n.key_hash
     WHERE b.state = 'retry'
       AND ((SELECT o.seq FROM `outbox_parked` AS o FORCE INDEX (`outbox_parked_blocked`)
-            WHERE o.blocking = 1 AND o.lane = b.lane AND o.key_hash = b.key_hash ORDER BY o.seq LIMIT 1) < b.seq
+            WHERE o.blocking = 1 AND o.lane = b.lane AND o.key_hash = b.key_hash ORDER BY o.blocking, o.lane, o.key_hash, o.seq LIMIT 1) < b.seq
         OR (SELECT o.seq FROM `outbox_parked` AS o FORCE INDEX (`outbox_parked_key`)
-            WHERE o.lane = b.lane AND o.key_hash = b.key_hash AND o.state = 'held' ORDER BY o.seq LIMIT 1) < b.seq)
+            WHERE o.lane = b.lane AND o.key_hash = b.key_hash AND o.state = 'held' ORDER BY o.lane, o.key_hash, o.state, o.seq LIMIT 1) < b.seq)
 ) AS d
 STRAIGHT_JOIN `outbox_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = d.pos
 SET p.state = 'held', p.blocking = 0, p.available_at = NULL
@@ -415,10 +415,10 @@ UPDATE (
     FROM JSON_TABLE(?, '$[*]' COLUMNS (key_hash BIGINT PATH '$')) AS n
     STRAIGHT_JOIN `outbox_parked` AS h FORCE INDEX (PRIMARY)
        ON h.pos = (SELECT o.pos FROM `outbox_parked` AS o FORCE INDEX (`outbox_parked_key`)
-                   WHERE o.lane = ? AND o.key_hash = n.key_hash AND o.state = 'held' ORDER BY o.seq LIMIT 1)
+                   WHERE o.lane = ? AND o.key_hash = n.key_hash AND o.state = 'held' ORDER BY o.lane, o.key_hash, o.state, o.seq LIMIT 1)
     WHERE COALESCE((SELECT o.seq FROM `outbox_parked` AS o FORCE INDEX (`outbox_parked_blocked`)
                     WHERE o.blocking = 1 AND o.lane = h.lane AND o.key_hash = h.key_hash
-                    ORDER BY o.seq LIMIT 1) > h.seq, 1) = 1
+                    ORDER BY o.blocking, o.lane, o.key_hash, o.seq LIMIT 1) > h.seq, 1) = 1
 ) AS d
 STRAIGHT_JOIN `outbox_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = d.pos
 SET p.state = 'retry', p.blocking = 1, p.available_at = UTC_TIMESTAMP(6)
@@ -446,10 +446,10 @@ SELECT
     (SELECT COALESCE(GREATEST(0,
         COALESCE(MAX(TIMESTAMPDIFF(MICROSECOND, (
             SELECT r.ready_at FROM `outbox` AS r FORCE INDEX (PRIMARY)
-            WHERE r.lane = l.lane ORDER BY r.seq LIMIT 1), UTC_TIMESTAMP(6))), 0),
+            WHERE r.lane = l.lane ORDER BY r.lane, r.seq LIMIT 1), UTC_TIMESTAMP(6))), 0),
         COALESCE(MAX(TIMESTAMPDIFF(MICROSECOND, (
             SELECT p.available_at FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_due_at`)
-            WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.available_at LIMIT 1), UTC_TIMESTAMP(6))), 0)), 0)
+            WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.state, p.available_at LIMIT 1), UTC_TIMESTAMP(6))), 0)), 0)
      FROM `outbox_lane` AS l),
     (SELECT COUNT(*) FROM `outbox_lane` WHERE owner <> '' AND lease_until > UTC_TIMESTAMP(6)),
     (SELECT COUNT(*) FROM `outbox_lane` WHERE owner <> '' AND lease_until <= UTC_TIMESTAMP(6)),
