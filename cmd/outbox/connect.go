@@ -31,7 +31,7 @@ type engine struct {
 }
 
 var engines = []engine{
-	{
+	{ //nolint:gosec // a form, not a password
 		name: "postgres", schemes: []string{"postgres", "postgresql"}, form: "postgres://user:password@host:5432/database?option=value",
 		dialect: postgres.New, open: postgres.Open,
 	},
@@ -119,7 +119,7 @@ func (t *target) flags(fs *flag.FlagSet) {
 	fs.StringVar(&t.dsn, "dsn", "", "the database, for example `sqlite:orders.db`; better given in OUTBOX_DSN, where no process list shows it")
 	fs.StringVar(&t.schema, "schema", "", "the `name` of the schema that holds the tables; default: the session's")
 	fs.StringVar(&t.prefix, "prefix", "", "the `name` that the tables begin with; default: outbox")
-	fs.Func("lanes", "how many lanes the schema has, a `number`; default: what the database says, and 16 for a new schema", func(s string) error {
+	fs.Func("lanes", "the `number` of lanes of the schema; default: what the database says, and 16 for a new schema", func(s string) error {
 		var err error
 		t.lanes, err = parseLanes(s)
 		return err
@@ -188,6 +188,7 @@ func (t *target) inspect(ctx context.Context, p *process) (*opened, error) {
 	return o, nil
 }
 
+// bind makes the outbox and looks at the database.
 func (t *target) bind(ctx context.Context, db *sql.DB, e engine) (*opened, error) {
 	cfg := outbox.Config{Schema: t.schema, Prefix: t.prefix, Lanes: t.lanes, Limits: t.limits}
 	o, err := outbox.New(db, e.dialect(), cfg)

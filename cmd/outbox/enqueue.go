@@ -303,12 +303,12 @@ func (e *enqueuer) progress(p *process) {
 		return
 	}
 	e.shown = time.Now()
-	fmt.Fprintf(p.stderr, "\r%s …", messages(e.enqueued+e.open))
+	p.tell("\r%s …", messages(e.enqueued+e.open))
 }
 
 func (e *enqueuer) clearProgress(p *process) {
 	if !e.shown.IsZero() {
-		fmt.Fprint(p.stderr, "\r\x1b[K")
+		p.tell("\r\x1b[K")
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"time"
+
+	"github.com/outbox-suite/outbox"
 )
 
 var healthCommand = command{
@@ -21,8 +23,8 @@ Example:
 	setup: func(fs *flag.FlagSet) action {
 		var t target
 		t.flags(fs)
-		maxAge := fs.Duration("max-age", time.Minute, "the longest a ready message may have waited, a `duration`")
-		maxDead := fs.Int64("max-dead", -1, "the most dead messages, a `number`; -1: any number")
+		maxAge := fs.Duration("max-age", time.Minute, "the longest `duration` that a ready message may have waited")
+		maxDead := fs.Int64("max-dead", -1, "the most dead messages, as a `number`; -1: any number")
 		timeout := fs.Duration("timeout", 10*time.Second, "give up after this `duration`, with 1")
 		asJSON := fs.Bool("json", false, "print a JSON object: healthy, oldest_ready_seconds, dead, findings")
 		return func(ctx context.Context, p *process) error {
@@ -57,25 +59,29 @@ func health(ctx context.Context, p *process, t target, maxAge time.Duration, max
 	if maxDead >= 0 && s.Dead > maxDead {
 		findings = append(findings, fmt.Sprintf("%s dead, the limit is %d: see `outbox parked --state dead`", count(s.Dead), maxDead))
 	}
-	if asJSON {
-		if err := writeJSON(p.stdout, map[string]any{
-			"healthy": len(findings) == 0, "oldest_ready_seconds": s.OldestReady.Seconds(), "dead": s.Dead, "findings": findings,
-		}); err != nil {
-			return err
-		}
-	} else if len(findings) == 0 {
-		if _, err := fmt.Fprintf(p.stdout, "healthy: oldest ready %s, dead %s\n", age(s.OldestReady), count(s.Dead)); err != nil {
-			return err
-		}
-	} else {
-		for _, f := range findings {
-			if _, err := fmt.Fprintf(p.stdout, "unhealthy: %s\n", f); err != nil {
-				return err
-			}
-		}
+	if err := report(p, s, findings, asJSON); err != nil {
+		return err
 	}
 	if len(findings) > 0 {
 		return findingError{} // said on stdout
+	}
+	return nil
+}
+
+func report(p *process, s outbox.Stats, findings []string, asJSON bool) error {
+	if asJSON {
+		return writeJSON(p.stdout, map[string]any{
+			"healthy": len(findings) == 0, "oldest_ready_seconds": s.OldestReady.Seconds(), "dead": s.Dead, "findings": findings,
+		})
+	}
+	if len(findings) == 0 {
+		_, err := fmt.Fprintf(p.stdout, "healthy: oldest ready %s, dead %s\n", age(s.OldestReady), count(s.Dead))
+		return err
+	}
+	for _, f := range findings {
+		if _, err := fmt.Fprintf(p.stdout, "unhealthy: %s\n", f); err != nil {
+			return err
+		}
 	}
 	return nil
 }

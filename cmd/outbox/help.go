@@ -42,8 +42,8 @@ func overview() string {
 
 func help(ctx context.Context, p *process, args []string) int {
 	if len(args) == 0 {
-		fmt.Fprint(p.stdout, overview())
-		return exitOK
+		_, err := fmt.Fprint(p.stdout, overview())
+		return finish(ctx, p, "help", err)
 	}
 	return run(ctx, p, []string{args[0], "--help"})
 }
@@ -72,7 +72,7 @@ func (c command) text(fs *flag.FlagSet) string {
 func wrap(text string, width int) []string {
 	var lines []string
 	line := ""
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		if line != "" && len(line)+1+len(word) > width {
 			lines = append(lines, line)
 			line = ""

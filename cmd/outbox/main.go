@@ -44,6 +44,11 @@ type process struct {
 	getenv         func(string) string
 }
 
+// tell writes to standard error; where that fails there is nobody to tell.
+func (p *process) tell(format string, args ...any) {
+	_, _ = fmt.Fprintf(p.stderr, format, args...)
+}
+
 // command is a subcommand.
 type command struct {
 	name    string
@@ -115,7 +120,7 @@ func signals(parent context.Context) (context.Context, func()) {
 // run runs a command line and returns the exit code.
 func run(ctx context.Context, p *process, args []string) int {
 	if len(args) == 0 {
-		fmt.Fprint(p.stderr, overview())
+		p.tell("%s", overview())
 		return exitUsage
 	}
 	name, args := args[0], args[1:]
@@ -127,7 +132,7 @@ func run(ctx context.Context, p *process, args []string) int {
 	}
 	c, ok := find(name)
 	if !ok {
-		fmt.Fprintf(p.stderr, "outbox: unknown command %s%s\nRun `outbox help` for the list.\n", shown(name), suggestion(name))
+		p.tell("outbox: unknown command %s%s\nRun `outbox help` for the list.\n", shown(name), suggestion(name))
 		return exitUsage
 	}
 	err := c.run(ctx, p, args)
@@ -144,17 +149,17 @@ func finish(ctx context.Context, p *process, name string, err error) int {
 		return exitOK
 	case errors.As(err, &finding):
 		if finding.error != nil {
-			fmt.Fprintf(p.stderr, "outbox %s: %v\n", name, finding)
+			p.tell("outbox %s: %v\n", name, finding)
 		}
 		return exitFinding
 	case errors.As(err, &usage), errors.Is(err, outbox.ErrInvalid) && !errors.As(err, new(lineError)):
-		fmt.Fprintf(p.stderr, "outbox %s: %v\nRun `outbox %s --help` for its flags and an example.\n", name, err, name)
+		p.tell("outbox %s: %v\nRun `outbox %s --help` for its flags and an example.\n", name, err, name)
 		return exitUsage
 	case errors.As(context.Cause(ctx), &stopped):
-		fmt.Fprintf(p.stderr, "outbox %s: %v: %v\n", name, stopped, err)
+		p.tell("outbox %s: %v: %v\n", name, stopped, err)
 		return exitSignal + int(stopped.signal)
 	default:
-		fmt.Fprintf(p.stderr, "outbox %s: %v\n", name, err)
+		p.tell("outbox %s: %v\n", name, err)
 		return exitFailed
 	}
 }
@@ -169,8 +174,8 @@ func (c command) run(ctx context.Context, p *process, args []string) error {
 	do := c.setup(fs)
 	switch err := fs.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(p.stdout, c.text(fs))
-		return nil
+		_, err := fmt.Fprint(p.stdout, c.text(fs))
+		return err
 	case err != nil:
 		return usageError{flagError(err)}
 	case fs.NArg() > 0:

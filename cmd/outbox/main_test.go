@@ -301,8 +301,15 @@ func sameJSON(t *testing.T, a, b string) bool {
 func TestNoDatabaseFile(t *testing.T) {
 	s := newShell(t)
 	for _, args := range [][]string{
-		{"status"}, {"enqueue"}, {"relay", "--publish", "discard:"}, {"health"}, {"parked"},
-		{"requeue", "--all"}, {"discard", "--all"}, {"replay", "--all"}, {"purge", "--older-than", "1h"},
+		{"status"},
+		{"enqueue"},
+		{"relay", "--publish", "discard:"},
+		{"health"},
+		{"parked"},
+		{"requeue", "--all"},
+		{"discard", "--all"},
+		{"replay", "--all"},
+		{"purge", "--older-than", "1h"},
 	} {
 		s.fails(exitFailed, "", args, "does not exist", "outbox migrate")
 	}
@@ -359,4 +366,29 @@ func readFile(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+// TestManualHasEverything compares docs/cli.md with the commands and flags
+// there are.
+func TestManualHasEverything(t *testing.T) {
+	manual := readFile(t, filepath.Join("..", "..", "docs", "cli.md"))
+	s := &shell{t, nil}
+	for _, c := range commands() {
+		if !strings.Contains(manual, "| `"+c.name+"` |") {
+			t.Errorf("docs/cli.md lacks the command %s", c.name)
+		}
+		if c.name == "conformance" || c.name == "demo" {
+			continue // the manual sends the reader to --help
+		}
+		for line := range strings.Lines(s.ok("", c.name, "--help")) {
+			name, isFlag := strings.CutPrefix(line, "  --")
+			if !isFlag {
+				continue
+			}
+			name, _, _ = strings.Cut(strings.TrimSpace(name), " ")
+			if !strings.Contains(manual, "`--"+name+"`") {
+				t.Errorf("docs/cli.md lacks the flag --%s of %s", name, c.name)
+			}
+		}
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -93,10 +94,8 @@ func parse(line []byte) (m outbox.Message, given bool, err error) {
 			return m, false, syntax(err)
 		}
 		name := t.(string) // the decoder lets nothing else be a name
-		for _, s := range seen {
-			if s == name {
-				return m, false, fmt.Errorf("field %s is given twice", quoted(name))
-			}
+		if slices.Contains(seen, name) {
+			return m, false, fmt.Errorf("field %s is given twice", quoted(name))
 		}
 		seen = append(seen, name)
 		var raw json.RawMessage
@@ -116,14 +115,10 @@ func parse(line []byte) (m outbox.Message, given bool, err error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return m, false, errors.New("goes on behind the JSON object: one object a line")
 	}
-	return m, given, both(seen)
-}
-
-func both(seen []string) error {
-	if s := strings.Join(seen, " ") + " "; strings.Contains(s, "data ") && strings.Contains(s, "data_base64 ") {
-		return errors.New("has data and data_base64: give one of them")
+	if slices.Contains(seen, "data") && slices.Contains(seen, "data_base64") {
+		return m, false, errors.New("has data and data_base64: give one of them")
 	}
-	return nil
+	return m, given, nil
 }
 
 // syntax reports what is wrong with the JSON.

@@ -133,6 +133,10 @@ func TestParkedAndWhatToDo(t *testing.T) {
 		t.Errorf("parked prints %q", out)
 	}
 
+	// Without a state only dead messages are meant.
+	if out := s.ok("", "discard", "--key", "b", "--dry-run"); out != "1 message would be discarded\n" {
+		t.Errorf("discard --dry-run says %q", out)
+	}
 	// Dry runs change nothing and tell what the command then does.
 	for _, test := range []struct {
 		command string
@@ -173,6 +177,28 @@ func TestParkedAndWhatToDo(t *testing.T) {
 	}
 	if n := len(s.deliver()); n != 1 {
 		t.Errorf("%d delivered, want the last bill", n)
+	}
+}
+
+// TestRequeueRetries shows that a retry is requeued once: it is due then.
+func TestRequeueRetries(t *testing.T) {
+	s := migrated(t)
+	s.enqueueKeys("orders", 1, "a", "b")
+	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	defer endpoint.Close()
+	s.ok("", "relay", "--publish", endpoint.URL, "--until-empty", "--retry-min", "10000h", "--retry-max", "10000h")
+	for _, want := range []string{"2 messages", "0 messages"} {
+		if out := s.ok("", "requeue", "--all", "--state", "retry", "--dry-run"); out != want+" would be requeued\n" {
+			t.Errorf("requeue --dry-run says %q, want %s", out, want)
+		}
+		if out := s.ok("", "requeue", "--all", "--state", "retry"); out != want+" requeued\n" {
+			t.Errorf("requeue says %q, want %s", out, want)
+		}
+	}
+	if n := len(s.deliver()); n != 2 {
+		t.Errorf("%d delivered, want 2", n)
 	}
 }
 

@@ -222,7 +222,7 @@ func killLines(t *testing.T) int {
 // take their place.
 func TestKilledRelaysLoseNothing(t *testing.T) {
 	onEveryEngine(t, func(t *testing.T, s *shell) {
-		const relays, workers, lease = 4, 2, "1s"
+		const relays, workers, lease = 4, 2, "2s"
 		n := killLines(t)
 		keys, batch := n/50, max(25, n/200)
 		var in bytes.Buffer

@@ -72,13 +72,13 @@ func (c *relayRun) flags(fs *flag.FlagSet) {
 			return nil
 		})
 	}
-	fs.StringVar(&c.publish, "publish", "", "where messages go, a `URL`: stdout: file:path http(s)://host/path discard:")
-	fs.StringVar(&c.source, "source", cloudevents.DefaultSource, "the source attribute of every CloudEvent, a `URI` reference")
+	fs.StringVar(&c.publish, "publish", "", "the `URL` of where messages go: stdout: file:path http(s)://host/path discard:")
+	fs.StringVar(&c.source, "source", cloudevents.DefaultSource, "the `URI` reference that every CloudEvent has as its source")
 	fs.BoolVar(&c.cfg.UntilEmpty, "until-empty", false, "end when nothing is ready or due and no other relay holds a lane")
-	fs.StringVar(&c.cfg.Owner, "owner", "", "a `name` for this relay, unique among running ones; default: host, process and a random suffix")
+	fs.StringVar(&c.cfg.Owner, "owner", "", "the `name` of this relay, unique among running ones; default: host, process and a random suffix")
 	number(&c.cfg.Workers, "workers", "the `number` of lanes worked on at a time (default 4)")
-	number(&c.cfg.Batch, "batch", "the most messages read and settled at a time, a `number` (default 500)")
-	fs.Func("batch-bytes", "the most payload and headers read at a time, in `bytes` (default 16777216)", func(s string) error {
+	number(&c.cfg.Batch, "batch", "the most messages read and settled at a time, as a `number` (default 500)")
+	fs.Func("batch-bytes", "the most `bytes` of payload and headers read at a time (default 16777216)", func(s string) error {
 		n, err := strconv.ParseInt(s, 10, 64)
 		if err != nil || n < 1 {
 			return errors.New("give a number of bytes above 0")
@@ -86,20 +86,20 @@ func (c *relayRun) flags(fs *flag.FlagSet) {
 		c.cfg.BatchBytes = n
 		return nil
 	})
-	duration(&c.cfg.Lease, "lease", "how long the lanes of a relay that died wait for another, a `duration` of 1s or more (default 15s)")
-	duration(&c.cfg.Turn, "turn", "how long to stay in a lane that does not get empty, a `duration` (default 2s)")
-	duration(&c.cfg.PollMin, "poll-min", "the first pause after a poll that found nothing, a `duration` (default 25ms)")
-	duration(&c.cfg.PollMax, "poll-max", "the longest pause, a `duration` (default 1s)")
+	duration(&c.cfg.Lease, "lease", "the `duration`, 1s or more, for which the lanes of a relay that died wait for another (default 15s)")
+	duration(&c.cfg.Turn, "turn", "the `duration` of a stay in a lane that does not get empty (default 2s)")
+	duration(&c.cfg.PollMin, "poll-min", "the `duration` of the first pause after a poll that found nothing (default 25ms)")
+	duration(&c.cfg.PollMax, "poll-max", "the `duration` of the longest pause between polls (default 1s)")
 	fs.BoolVar(&c.cfg.Listen, "listen", false, "also wake up at the engine's signals, where it has them")
-	duration(&c.cfg.PublishTimeout, "publish-timeout", "how long one call of the publisher may take, a `duration` (default 10s)")
-	number(&c.cfg.PublishConcurrency, "publish-concurrency", "the most calls of the publisher at a time, per worker, a `number` (default 32)")
-	number(&c.cfg.PublishSize, "publish-size", "the most messages in one call, a `number` (default 500, webhooks 1)")
-	number(&c.cfg.MaxAttempts, "max-attempts", "after how many failed attempts a message is dead, a `number` (default 20)")
-	duration(&c.cfg.RetryMin, "retry-min", "the first ceiling of the random delay before a retry, a `duration` (default 1s)")
-	duration(&c.cfg.RetryMax, "retry-max", "the last ceiling, a `duration` (default 5m)")
-	duration(&c.cfg.BreakerMin, "breaker-min", "the first pause after the publisher was unavailable, a `duration` (default 500ms)")
-	duration(&c.cfg.BreakerMax, "breaker-max", "the longest such pause, a `duration` (default 30s)")
-	fs.Func("on-dead", "what becomes of newer messages of a dead message's key: `hold` or pass (default hold)", func(s string) error {
+	duration(&c.cfg.PublishTimeout, "publish-timeout", "the longest `duration` of one call of the publisher (default 10s)")
+	number(&c.cfg.PublishConcurrency, "publish-concurrency", "the most calls of the publisher at a time and per worker, as a `number` (default 32)")
+	number(&c.cfg.PublishSize, "publish-size", "the most messages in one call, as a `number` (default 500, webhooks 1)")
+	number(&c.cfg.MaxAttempts, "max-attempts", "the `number` of failed attempts after which a message is dead (default 20)")
+	duration(&c.cfg.RetryMin, "retry-min", "the `duration` below which the first retry's random delay is; it doubles with each (default 1s)")
+	duration(&c.cfg.RetryMax, "retry-max", "the `duration` at which that stops doubling (default 5m)")
+	duration(&c.cfg.BreakerMin, "breaker-min", "the `duration` of the first pause after the publisher was unavailable (default 500ms)")
+	duration(&c.cfg.BreakerMax, "breaker-max", "the `duration` of the longest such pause (default 30s)")
+	fs.Func("on-dead", "`hold or pass`: whether newer messages of a dead message's key wait (default hold)", func(s string) error {
 		switch s {
 		case "hold":
 			c.cfg.OnDead = relay.HoldKey
@@ -110,9 +110,9 @@ func (c *relayRun) flags(fs *flag.FlagSet) {
 		}
 		return nil
 	})
-	fs.Var(&c.retention, "retention", "how long published messages are kept in done, a `duration`; 0 deletes them at once (default 24h)")
-	duration(&c.cfg.PurgeEvery, "purge-every", "how often what is past the retention is deleted, a `duration` of 1s or more (default 1m)")
-	duration(&c.cfg.Grace, "grace", "how long a stop waits for publishes under way, a `duration` (default 10s)")
+	fs.Var(&c.retention, "retention", "the `duration` for which published messages are kept in done; 0 deletes them at once (default 24h)")
+	duration(&c.cfg.PurgeEvery, "purge-every", "the `duration`, 1s or more, between deletions of what is past the retention (default 1m)")
+	duration(&c.cfg.Grace, "grace", "the `duration` for which a stop waits for publishes under way (default 10s)")
 	c.log.flags(fs)
 }
 

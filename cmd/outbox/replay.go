@@ -24,8 +24,8 @@ Example:
 		var from, to since
 		t.flags(fs)
 		f.flags(fs)
-		fs.Var(&from, "since", "messages done since then, a `time`: 2h or 2026-01-31T15:04:05Z")
-		fs.Var(&to, "until", "messages done until then, a `time`: 30m or 2026-01-31T15:34:05Z")
+		fs.Var(&from, "since", "messages done since that `time`: 2h or 2026-01-31T15:04:05Z")
+		fs.Var(&to, "until", "messages done until that `time`: 30m or 2026-01-31T15:34:05Z")
 		limit := limitFlag(fs)
 		asJSON := fs.Bool("json", false, "print a JSON object with the number")
 		return func(ctx context.Context, p *process) error {

@@ -123,7 +123,7 @@ func (p *Publisher) lock(ctx context.Context) (f *os.File, unlock func(), err er
 		case err = <-locked:
 		case <-ctx.Done():
 			go func() {
-				<-locked
+				<-locked //nolint:errcheck // nobody waits for it any more
 				unlock()
 			}()
 			return nil, nil, waited(ctx)

@@ -17,7 +17,7 @@ func lockFile(f *os.File) error {
 	}
 	controlErr := conn.Control(func(fd uintptr) {
 		for {
-			err = syscall.Flock(int(fd), syscall.LOCK_EX) //nolint:gosec // a file descriptor is an int
+			err = syscall.Flock(int(fd), syscall.LOCK_EX)
 			if !errors.Is(err, syscall.EINTR) {
 				return
 			}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,6 +24,11 @@ import (
 	"github.com/outbox-suite/outbox/publish/webhook"
 	"github.com/outbox-suite/outbox/relay"
 )
+
+func TestMain(m *testing.M) {
+	_ = os.Setenv("NO_PROXY", "*") // the endpoints are here
+	os.Exit(m.Run())
+}
 
 func messages(n int) []relay.Message {
 	all := make([]relay.Message, n)
