@@ -290,12 +290,7 @@ func bytesAreExact(t *trial) {
 	})
 	t.parkedAreExact(names, sums, keys)
 
-	t.await("every message to come back from dead", func() bool {
-		_, err := t.box.Requeue(t.ctx, outbox.Filter{All: true}, 0)
-		t.must(err, "requeue")
-		s := t.stats()
-		return s.Ready+s.Scheduled+s.Retry+s.Held+s.Dead == 0
-	})
+	t.awaitRevived()
 	n, err := t.box.Replay(t.ctx, outbox.Filter{All: true}, 0)
 	t.must(err, "replay")
 	if n != total {

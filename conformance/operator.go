@@ -66,7 +66,7 @@ func requeueKeepsOrder(t *trial) {
 			return requeue(outbox.Filter{Topic: run[0].Topic}, 0)
 		}},
 		{"all", func(string, []outbox.Message) (int, error) { return requeue(outbox.Filter{All: true}, 0) }},
-		{"all, three at a time", func(string, []outbox.Message) (n int, err error) {
+		{"all, three at a time", func(_ string, run []outbox.Message) (n int, err error) {
 			for {
 				some, err := requeue(outbox.Filter{All: true}, 3)
 				n += some
@@ -75,6 +75,11 @@ func requeueKeepsOrder(t *trial) {
 				}
 				if some > 3 {
 					t.error("a requeue of at most 3 changed %d", some)
+				}
+				for _, p := range t.parked(outbox.Filter{All: true, States: []string{outbox.Dead}}) {
+					if at := slices.IndexFunc(run, func(m outbox.Message) bool { return m.ID == uuid.UUID(p.ID) }); at < n {
+						t.error("message %d of a run stayed dead when %d were requeued", at+1, n)
+					}
 				}
 			}
 		}},
@@ -353,21 +358,8 @@ func invariantUnderRaces(t *trial) {
 	}
 
 	// Back to normal: what is dead comes back, and everything leaves.
-	began, told := time.Now(), false
 	t.startMany(2, patient)
-	t.await("everything to leave the tables", func() bool {
-		_, err := t.box.Requeue(t.ctx, outbox.Filter{All: true}, 0)
-		t.must(err, "requeue")
-		s := t.stats()
-		if !told && time.Since(began) > t.target.Patience*3/4 {
-			told = true
-			t.note("still there: %+v", s)
-			for _, p := range t.parked(outbox.Filter{All: true}) {
-				t.note("%s lane %d key %q seq %d pos %d blocking %v attempts %d due in %v: %s", p.State, p.Lane, p.Key.V, p.Seq, p.Pos, p.Blocking, p.Attempts, p.DueIn, p.Reason)
-			}
-		}
-		return s.Ready+s.Scheduled+s.Retry+s.Held+s.Dead == 0
-	})
+	t.awaitRevived()
 	t.note("%d messages were discarded, %d replayed", len(discarded), len(replayed))
 	t.raceHistory(discarded, replayed)
 
@@ -386,6 +378,29 @@ func invariantUnderRaces(t *trial) {
 	if overlaps := t.broker.overlapping(); len(overlaps) > 0 {
 		t.error("%s", overlaps[0])
 	}
+}
+
+// awaitRevived requeues what is dead whenever nothing else is under way, until
+// the tables are empty.
+func (t *trial) awaitRevived() {
+	var s outbox.Stats
+	t.onCleanup(func() {
+		if s.Ready+s.Scheduled+s.Retry+s.Held+s.Dead > 0 {
+			t.note("left in the tables: %+v", s)
+		}
+	})
+	t.await("everything to leave the tables, dead messages by requeues", func() bool {
+		s = t.stats()
+		if s.Ready+s.Scheduled+s.Retry > 0 {
+			return false
+		}
+		if s.Dead+s.Held == 0 {
+			return true
+		}
+		_, err := t.box.Requeue(t.ctx, outbox.Filter{All: true}, 0)
+		t.must(err, "requeue")
+		return false
+	})
 }
 
 // headsAreThere demands that no held message is without one that blocks its

@@ -13,7 +13,7 @@ import (
 var outageScenarios = []Scenario{
 	{
 		Name:    "Relay/OutageConsumesNoAttempts",
-		Promise: "while the broker is away no message loses an attempt or leaves its place, one probe at a time asks for it, and when it is back everything is delivered",
+		Promise: "while the broker is away no message loses an attempt or leaves its place, it is probed with pauses between, and when it is back everything is delivered",
 		run:     outageConsumesNoAttempts,
 	},
 	{
@@ -48,9 +48,9 @@ func (t *trial) noAttemptLost() {
 }
 
 func outageConsumesNoAttempts(t *trial) {
-	const messages, probes = 200, 5
+	const messages, probes, mostPause = 200, 5, 80 * time.Millisecond
 	away := t.broker.when(anyMessage, refuse(relay.Unavailable(errAway)))
-	relays := t.startMany(2, patient, func(c *relay.Config) { c.MaxAttempts = 2 })
+	relays := t.startMany(2, patient, func(c *relay.Config) { c.MaxAttempts, c.BreakerMax = 2, mostPause })
 	t.produce(load{messages: messages, keys: 20, unkeyed: 5})
 	opened := func() (all int, each bool) {
 		each = true
@@ -67,7 +67,12 @@ func outageConsumesNoAttempts(t *trial) {
 		marks[i] = len(eventsOf[relay.Attempted](r))
 	}
 	before, _ := opened()
-	t.await("some more probes", func() bool { all, _ := opened(); return all >= before+probes })
+	began := time.Now()
+	t.await("some more probes", func() bool { all, _ := opened(); return all >= before+2*probes })
+	// They are a pause apart, of which the first may have been under way.
+	if took, least := time.Since(began), (probes-1)*mostPause*3/4; took < least {
+		t.error("during the outage two relays made %d probes in %v, less than %v", 2*probes, took, least)
+	}
 	for i, r := range relays {
 		for _, e := range eventsOf[relay.Attempted](r)[marks[i]:] {
 			if len(e.Messages) != 1 {

@@ -175,11 +175,7 @@ func markNeverPrecedesAck(t *trial) {
 		t.startWith(relayWith{dialect: d, config: patient})
 	}
 	t.produce(load{messages: t.size(2000, 300), keys: 30, unkeyed: 5})
-	t.await("every message to be published, dead ones by a requeue", func() bool {
-		_, err := t.box.Requeue(t.ctx, outbox.Filter{All: true}, 0)
-		t.must(err, "requeue")
-		return t.allPublished() && t.stats().Dead == 0
-	})
+	t.awaitRevived()
 	t.settleDown()
 	if marked.Load() == 0 {
 		t.fail("no settle was seen")

@@ -23,6 +23,7 @@ var turnScenarios = []Scenario{
 	{
 		Name:    "Relay/BackToWorkAtOnce",
 		Promise: "as long as there is work the next batch follows without a pause, and a wake-up ends the pause",
+		lanes:   2, // fewer than workers, so that a worker that is done finds others idle
 		run:     backToWork,
 	},
 	{
@@ -117,7 +118,7 @@ func backToWork(t *trial) {
 	t.startWith(relayWith{dialect: d, config: func(c *relay.Config) {
 		patient(c)
 		// Many small batches, and a turn that is over after each.
-		c.Workers, c.Batch, c.Turn, c.PollMin, c.PollMax = 1, 10, time.Millisecond, pause, pause
+		c.Workers, c.Batch, c.Turn, c.PollMin, c.PollMax = 3, 10, time.Millisecond, pause, pause
 	}})
 	t.await("the relay to have found nothing", func() bool { return polls.Load() > 0 })
 	began := time.Now()
