@@ -12,8 +12,8 @@ var (
 	// ErrInvalid is a message or an argument that is refused before anything is
 	// written. errors.As with [*InvalidError] tells the field.
 	ErrInvalid = errors.New("invalid")
-	// ErrDuplicateID is a message whose id waits already. Roll back the
-	// transaction: some engines allow nothing else after it.
+	// ErrDuplicateID is a message whose id is ready or scheduled already. Roll
+	// back the transaction: some engines allow nothing else after it.
 	ErrDuplicateID = errors.New("message id is enqueued already")
 	// ErrNotReady is a database that does not have what the outbox needs: see
 	// [Outbox.Check]. The text names each finding and its remedy.

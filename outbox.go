@@ -96,8 +96,8 @@ func New(db *sql.DB, d dialect.Dialect, cfg Config) (*Outbox, error) {
 // them published at once rather than at the next poll.
 //
 // A message that breaks a limit is refused with an [*InvalidError] before
-// anything is written. After any other error roll tx back. An id that waits
-// already is [ErrDuplicateID].
+// anything is written. After any other error roll tx back. An id that is ready or
+// scheduled already is [ErrDuplicateID].
 func (o *Outbox) Enqueue(ctx context.Context, tx Tx, messages ...Message) ([]uuid.UUID, error) {
 	if len(messages) == 0 {
 		return nil, nil

@@ -229,15 +229,28 @@ type Lanes interface {
 // Sweeper is an optional interface of a Store whose engine keeps the entries of
 // deleted rows in its indexes for as long as an old snapshot is open, so that a
 // look for ready messages from the start walks over all that was settled
-// meanwhile. A floor keeps the look above them. It is a hint and never state: a
-// transaction that commits late may still add a message below, so that a relay
-// sweeps from the start every so often.
+// meanwhile. Two horizons tell a floor that keeps the look above them: a seq at
+// or below which nothing is ready and nothing can be added any more.
 type Sweeper interface {
-	// Floor returns a seq at or below which no ready message was visible when it
-	// was called. 0 is always right. It costs what a look from the start does.
-	Floor(ctx context.Context, db DB) (int64, error)
+	// Horizon looks at ready messages with seq above floor.
+	Horizon(ctx context.Context, db DB, floor int64) (Horizon, error)
 	// PollAbove is Lanes.Poll for ready messages with seq above floor.
 	PollAbove(ctx context.Context, db DB, owner string, floor int64, limit int) ([]int, error)
+}
+
+// Horizon is what can be seen at one moment. When Running of a later horizon has
+// reached Begun of an earlier one, every transaction that was given a seq up to
+// the earlier Newest has ended, and what it added is visible to the later one.
+type Horizon struct {
+	// Newest is the highest seq given out before.
+	Newest int64
+	// Begun is above the number of every transaction that had begun to write.
+	Begun int64
+	// Running is the number of the oldest transaction that was still writing, or
+	// Begun.
+	Running int64
+	// Oldest is the smallest seq that was ready, 0 when none was.
+	Oldest int64
 }
 
 // Limit bounds one read.

@@ -77,6 +77,7 @@ func classifyServer(err *pgconn.PgError) dialect.Class {
 		}
 		return dialect.Other
 	case "57014", // query_canceled: by the server's own timeout
+		"25P04", // transaction_timeout
 		"57P03", // cannot_connect_now
 		"25P03", // idle_in_transaction_session_timeout
 		"57P05", // idle_session_timeout: it was idle, so nothing ran

@@ -11,14 +11,17 @@ import (
 	"github.com/outbox-suite/outbox/postgres"
 )
 
-func TestFloor(t *testing.T) {
+func TestHorizon(t *testing.T) {
 	onEach(t, func(t *testing.T, f *fixture) {
 		sweeper := f.store.(dialect.Sweeper)
-		floor := func() int64 {
+		horizon := func() dialect.Horizon {
 			t.Helper()
-			n, err := sweeper.Floor(t.Context(), f.db)
+			h, err := sweeper.Horizon(t.Context(), f.db, 0)
 			f.ok(err)
-			return n
+			if h.Running > h.Begun {
+				t.Errorf("horizon %+v: the oldest that runs is newer than all that began", h)
+			}
+			return h
 		}
 		above := func(floor int64) []int {
 			t.Helper()
@@ -26,26 +29,38 @@ func TestFloor(t *testing.T) {
 			f.ok(err)
 			return lanes
 		}
-		f.is("floor of nothing", floor(), int64(0))
+		h := horizon()
+		f.is("newest of nothing", h.Newest, int64(0))
+		f.is("oldest of nothing", h.Oldest, int64(0))
 		key := keyIn(1)
 		f.run(key, 3)
 		first := f.seq(key + ".1")
-		f.is("floor below the oldest", floor(), first-1)
-		f.is("lanes above it", above(floor()), []int{1})
+		h = horizon()
+		f.is("newest", h.Newest, first+2)
+		f.is("oldest", h.Oldest, first)
+		f.is("lanes above the oldest but one", above(first-1), []int{1})
 		f.is("lanes above all", above(first+2), []int(nil))
 
-		// One who has a number but has not committed is below the floor afterwards.
+		// As long as one runs that was given a seq before, no later horizon has
+		// reached the earlier one; a reader's snapshot does not matter.
 		late, err := f.db.BeginTx(t.Context(), nil)
 		f.ok(err)
 		defer func() { _ = late.Rollback() }()
 		m := message("late", key)
 		m.Lane = 1
 		f.ok(f.store.Insert(t.Context(), late, []dialect.Message{m}))
-		f.settle(f.claim(1, "me"), dialect.Settlement{Published: f.seqs(key+".1", key+".2", key+".3")})
-		f.is("floor of nothing ready", floor(), first+3)
+		reader, err := f.db.BeginTx(t.Context(), &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+		f.ok(err)
+		defer func() { _ = reader.Rollback() }()
+		f.ok(reader.QueryRowContext(t.Context(), `SELECT 1`).Scan(new(int)))
+		before := horizon()
+		f.is("newest with the late one", before.Newest, first+3)
+		if now := horizon(); now.Running >= before.Begun {
+			t.Errorf("%+v counts as reached by %+v while a transaction of before is open", before, now)
+		}
 		f.ok(late.Commit())
-		f.is("lanes above the late one", above(first+3), []int(nil))
-		f.is("lanes from the start", above(0), []int{1})
+		// Others of the server may be writing too.
+		f.await("the horizon to be reached", func() bool { return horizon().Running >= before.Begun })
 	})
 }
 
@@ -59,9 +74,9 @@ func TestPollAboveTheFloorReadsNoDeadRows(t *testing.T) {
 		f.ok(snapshot.QueryRowContext(t.Context(), `SELECT 1`).Scan(new(int)))
 		f.exec(`INSERT INTO {ready} (lane, id, topic, type) SELECT n % 2, gen_random_uuid(), 't', 'y' FROM generate_series(1, 20000) AS n`)
 		f.exec(`DELETE FROM {ready}`)
-		floor, err := f.store.(dialect.Sweeper).Floor(t.Context(), f.db)
+		h, err := f.store.(dialect.Sweeper).Horizon(t.Context(), f.db, 0)
 		f.ok(err)
-		fromStart, fromFloor := f.pages(0), f.pages(floor)
+		fromStart, fromFloor := f.pages(0), f.pages(h.Newest)
 		t.Logf("pages read: %d from the start, %d above the floor", fromStart, fromFloor)
 		if fromStart < 100 {
 			t.Errorf("a poll from the start read %d pages: the test shows nothing", fromStart)

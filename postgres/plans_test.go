@@ -34,7 +34,7 @@ func TestPlans(t *testing.T) {
 
 		statements := map[string]string{
 			"poll":                 `'me', 8, 0`,
-			"oldestReady":          ``,
+			"horizon":              `0`,
 			"pending":              `'me'`,
 			"surface":              `1, 'me', 1, 100, '', ''`,
 			"ready":                `1, 0, 1000, 1000000000`,

@@ -37,18 +37,27 @@ WHERE (l.lease_until <= statement_timestamp() OR l.owner = $1::text)
     OR (SELECT p.pos FROM {parked} AS p WHERE p.lane = l.lane AND p.state = 'scheduled'
           AND p.available_at <= statement_timestamp()
         ORDER BY p.available_at LIMIT 1) IS NOT NULL)
-ORDER BY l.served_at, l.lane
+-- A time ahead of now is from before the clock was set back.
+ORDER BY CASE WHEN l.served_at <= statement_timestamp() THEN l.served_at ELSE 'epoch' END, l.lane
 LIMIT $2::bigint`
 
 const lastSeqSQL = `
 -- The newest number that ready.seq was given, by anybody, committed or not.
 SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence($1::text, 'seq')::regclass), 0)`
 
-const oldestReadySQL = `
--- The oldest row of each lane, by ready's primary key.
-SELECT coalesce(min((SELECT r.seq FROM {ready} AS r WHERE r.lane = l.lane
-    ORDER BY r.lane, r.seq LIMIT 1)), 0)
-FROM {lane} AS l`
+const horizonSQL = `
+-- A transaction that writes has a number; those that only read have none, so
+-- that a reader's old snapshot holds nothing back. This statement's snapshot
+-- tells the oldest that still runs (xmin), and everything that ended before it
+-- is visible here. The next number to be given is above xmax, which only counts
+-- those that have ended; age knows it, in 32 bits. The txid functions are there
+-- since version 8.3, their successors since 13.
+-- Then the oldest row of each lane above the floor, by ready's primary key.
+SELECT s.xmax + ((age('3'::xid)::bigint + 3 - s.xmax) & 4294967295), s.xmin, o.seq
+FROM (SELECT txid_snapshot_xmin(txid_current_snapshot()) AS xmin, txid_snapshot_xmax(txid_current_snapshot()) AS xmax) AS s,
+    (SELECT coalesce(min((SELECT r.seq FROM {ready} AS r WHERE r.lane = l.lane AND r.seq > $1::bigint
+        ORDER BY r.lane, r.seq LIMIT 1)), 0) AS seq
+     FROM {lane} AS l) AS o`
 
 const pendingSQL = `
 -- As poll, over all lanes.
@@ -460,6 +469,12 @@ WITH batch AS MATERIALIZED (
     SELECT d.* FROM {done} AS d
     WHERE (d.done_at, d.pos) > (timestamptz 'epoch' + $1::bigint * interval '1 microsecond', $2::bigint)
       AND d.done_at < timestamptz 'epoch' + $3::bigint * interval '1 microsecond'{filter}
+      -- Of an id that was done several times only the newest row, or one call
+      -- would replay it once a row.
+      AND NOT EXISTS (
+        SELECT FROM {done} AS n
+        WHERE n.id = d.id AND (n.done_at, n.pos) > (d.done_at, d.pos)
+          AND n.done_at < timestamptz 'epoch' + $3::bigint * interval '1 microsecond')
     ORDER BY d.done_at, d.pos
     LIMIT $4::bigint
 ), replayed AS (
@@ -568,7 +583,7 @@ WHERE s.seqrelid = pg_get_serial_sequence($1::text, 'seq')::regclass`
 // statements are the statements rendered for one set of tables, under the
 // names of their constants.
 type statements struct {
-	poll, lastSeq, oldestReady, pending          string
+	poll, lastSeq, horizon, pending              string
 	claim, extend, release                       string
 	insert, insertMany, schedule                 string
 	surface, ready, due                          string
@@ -586,7 +601,7 @@ func render(t dialect.Tables) statements {
 	x := func(text string) string { return dialect.Expand(text, t, quote) }
 	f := func(text string) filtered { return split(text, x) }
 	return statements{
-		poll: x(pollSQL), lastSeq: lastSeqSQL, oldestReady: x(oldestReadySQL), pending: x(pendingSQL), claim: x(claimSQL), extend: x(extendSQL), release: x(releaseSQL),
+		poll: x(pollSQL), lastSeq: lastSeqSQL, horizon: x(horizonSQL), pending: x(pendingSQL), claim: x(claimSQL), extend: x(extendSQL), release: x(releaseSQL),
 		insert: x(insertSQL), insertMany: x(insertManySQL), schedule: x(scheduleSQL),
 		surface: x(surfaceSQL), ready: x(readySQL), due: x(dueSQL),
 		settle: x(settleSQL), settleArchive: x(settleArchiveSQL),

@@ -20,20 +20,15 @@ func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floo
 	return query(ctx, db, one[int], s.sql.poll, owner, limit, floor)
 }
 
-// Floor implements [dialect.Sweeper]. The sequence is read first: a number that
-// is given afterwards is above the floor.
-func (s *store) Floor(ctx context.Context, db dialect.DB) (int64, error) {
-	var last, oldest int64
-	if _, err := query1(ctx, db, []any{&last}, s.sql.lastSeq, s.name("{ready}")); err != nil {
-		return 0, err
+// Horizon implements [dialect.Sweeper]. The sequence is read first: whoever was
+// given a seq by then has begun to write when the second statement looks, but
+// for the moment between the two inside one insert.
+func (s *store) Horizon(ctx context.Context, db dialect.DB, floor int64) (h dialect.Horizon, err error) {
+	if _, err := query1(ctx, db, []any{&h.Newest}, s.sql.lastSeq, s.name("{ready}")); err != nil {
+		return h, err
 	}
-	if _, err := query1(ctx, db, []any{&oldest}, s.sql.oldestReady); err != nil {
-		return 0, err
-	}
-	if oldest > 0 {
-		return min(last, oldest-1), nil
-	}
-	return last, nil
+	_, err = query1(ctx, db, []any{&h.Begun, &h.Running, &h.Oldest}, s.sql.horizon, floor)
+	return h, err
 }
 
 // Pending tells whether there is work, and whether others are at it.

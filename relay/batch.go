@@ -2,6 +2,7 @@ package relay
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/outbox-suite/outbox/dialect"
@@ -11,7 +12,8 @@ import (
 type outcome int
 
 const (
-	waiting  outcome = iota // not tried: stays where it is
+	waiting  outcome = iota // not tried yet
+	left                    // tried, or behind one that was: stays where it is
 	accepted                // by the broker
 	held                    // behind a message of its key that failed
 	failed                  // to be tried again
@@ -100,7 +102,7 @@ func (b *batch) settlement() dialect.Settlement {
 				f.Row = it.row.Seq
 				s.Failed = append(s.Failed, f)
 			}
-		case waiting:
+		case waiting, left:
 			b.stuck = true
 		}
 	}
@@ -112,6 +114,12 @@ func (b *batch) settlement() dialect.Settlement {
 func (b *batch) fail(it *item, err error) (passes bool) {
 	it.err, it.at = err, time.Now()
 	attempt := it.row.Attempts + 1
+	if IsUnavailable(err) && b.suspects.strike(it.row.ID) {
+		// Others get through again and again while this one does not: it is the
+		// message, not the broker.
+		err = fmt.Errorf("others of the destination get through: %s", reason(err))
+		it.err = err
+	}
 	switch {
 	case IsPermanent(err):
 		it.outcome, it.counted = died, true
@@ -119,7 +127,7 @@ func (b *batch) fail(it *item, err error) (passes bool) {
 		// Other destinations must flow: out of their way.
 		it.outcome, it.delay = failed, jitter(b.down.wait(b.destination(it.row.Topic)))
 	case uncounted(err):
-		it.outcome = waiting
+		it.outcome = left
 	case errors.Is(err, errSetAside):
 		it.outcome, it.delay = failed, jitter(b.slow.wait(it.row.Topic))
 	case attempt >= b.cfg.MaxAttempts:
@@ -132,8 +140,8 @@ func (b *batch) fail(it *item, err error) (passes bool) {
 		return true
 	}
 	behind := held
-	if it.outcome == waiting {
-		behind = waiting
+	if it.outcome == left {
+		behind = left
 	}
 	for next := it.next; next != nil; next = next.next {
 		next.outcome = behind
@@ -166,7 +174,7 @@ func (b *batch) settled(took time.Duration) {
 		case died:
 			e.Died++
 			b.observe(Died{ID: it.row.ID, Topic: it.row.Topic, Lane: b.lease.Lane, Attempt: it.row.Attempts + 1, Err: it.err})
-		case waiting:
+		case waiting, left:
 		}
 	}
 	b.observe(e)

@@ -8,30 +8,32 @@ import (
 )
 
 // floors keeps polls and reads away from what was settled long ago, where the
-// engine needs that (see [dialect.Sweeper]). A floor is used when it is a sweep
-// old, so that only a transaction that was open for longer can have added a
-// message below it, and that one is found by the next sweep. Only the dispatcher
-// uses it.
+// engine needs that (see [dialect.Sweeper]). The floor only ever rises to a seq
+// below which nothing is ready and no transaction can add anything: a message
+// that commits late must not be passed by a newer one of its key. It is a hint:
+// it is forgotten at every error, since the next server may be another one, and
+// a sweep from the start checks it. Only the dispatcher uses it.
 type floors struct {
-	now  int64 // in use
-	next int64 // found by the last sweep
-	// due is when the next sweep is.
-	due time.Time
+	floor   int64
+	pending *dialect.Horizon // not yet reached
+	// look is when the next horizon is due, sweep when the next one is to begin
+	// from the start.
+	look, sweep time.Time
 }
 
 const (
-	// sweepEvery is the least time between sweeps.
-	sweepEvery = 5 * time.Second
-	// sweepShare bounds the time that goes into sweeps: they come the less often
-	// the longer they take.
-	sweepShare = 20
+	// horizonEvery is the least time between two horizons, so also between a
+	// transaction's being given a seq and that seq's being below the floor.
+	horizonEvery = time.Second
+	// sweepEvery is the least time between two looks from the start.
+	sweepEvery = 30 * time.Second
+	// lookShare bounds the time that goes into looking: it is done the less often
+	// the longer it takes.
+	lookShare = 20
 )
 
-// sweepNow makes the next poll a sweep, without moving the floor.
-func (f *floors) sweepNow() { f.due = time.Time{} }
-
 // poll looks for lanes with work. Ready messages are looked for above the floor
-// returned, which is 0 in a sweep.
+// returned.
 func (r *Relay) poll(ctx context.Context, limit int) (lanes []int, floor int64, err error) {
 	sweeper, ok := r.store.(dialect.Sweeper)
 	if !ok {
@@ -39,23 +41,46 @@ func (r *Relay) poll(ctx context.Context, limit int) (lanes []int, floor int64, 
 		return lanes, 0, err
 	}
 	f := &r.floors
+	if r.shaken.Swap(false) {
+		*f = floors{}
+	}
+	if time.Now().After(f.look) {
+		if err := f.raise(ctx, sweeper, r.db); err != nil {
+			// Polls from the start do without it.
+			*f = floors{look: time.Now().Add(sweepEvery)}
+			r.observe(Erred{Op: "horizon", Err: err})
+		}
+	}
+	lanes, err = sweeper.PollAbove(ctx, r.db, r.cfg.Owner, f.floor, limit)
+	return lanes, f.floor, err
+}
+
+// raise takes a horizon and lets the floor follow.
+func (f *floors) raise(ctx context.Context, sweeper dialect.Sweeper, db dialect.DB) error {
 	began := time.Now()
-	if began.Before(f.due) {
-		lanes, err = sweeper.PollAbove(ctx, r.db, r.cfg.Owner, f.now, limit)
-		return lanes, f.now, err
+	sweeps := began.After(f.sweep)
+	from := f.floor
+	if sweeps {
+		from = 0
 	}
-	lanes, err = r.store.Poll(ctx, r.db, r.cfg.Owner, limit)
+	now, err := sweeper.Horizon(ctx, db, from)
 	if err != nil {
-		return nil, 0, err
+		return err
 	}
-	next, err := sweeper.Floor(ctx, r.db)
-	if err != nil {
-		return nil, 0, err
+	if f.pending != nil && now.Running >= f.pending.Begun {
+		f.floor = max(f.floor, f.pending.Newest)
+		f.pending = nil
 	}
-	if !f.due.IsZero() {
-		f.now = f.next
+	if now.Oldest > 0 {
+		f.floor = min(f.floor, now.Oldest-1)
 	}
-	f.next = next
-	f.due = time.Now().Add(max(sweepEvery, sweepShare*time.Since(began)))
-	return lanes, 0, nil
+	if f.pending == nil {
+		f.pending = &now
+	}
+	pause := lookShare * time.Since(began)
+	f.look = time.Now().Add(max(horizonEvery, pause))
+	if sweeps {
+		f.sweep = time.Now().Add(max(sweepEvery, pause))
+	}
+	return nil
 }

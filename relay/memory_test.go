@@ -28,12 +28,14 @@ type memory struct {
 	// fail is asked before every operation and may return its error.
 	fail func(op string) error
 	// after runs behind every operation, outside the lock.
-	after    func(op string)
-	inspect  func() error
-	floor    func() int64
-	floors   []int64 // those polled above
-	purgedAt time.Time
-	purges   int
+	after   func(op string)
+	inspect func() error
+	horizon func() dialect.Horizon
+	// unreadable makes reads of ready rows of a lane fail.
+	unreadable func(lane int) bool
+	floors     []int64 // those polled above
+	purgedAt   time.Time
+	purges     int
 }
 
 type memoryLane struct {
@@ -137,14 +139,22 @@ func (m *memory) Poll(ctx context.Context, db dialect.DB, owner string, limit in
 	return m.PollAbove(ctx, db, owner, 0, limit)
 }
 
-// Floor is 0 unless the test makes it a sweeper's.
-func (m *memory) Floor(context.Context, dialect.DB) (int64, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.floor == nil {
-		return 0, nil
+// Horizon is far away unless the test makes it a sweeper's.
+func (m *memory) Horizon(_ context.Context, _ dialect.DB, floor int64) (dialect.Horizon, error) {
+	defer m.end("horizon")
+	if err := m.begin("horizon"); err != nil {
+		return dialect.Horizon{}, err
 	}
-	return m.floor(), nil
+	if m.horizon == nil {
+		return dialect.Horizon{Begun: 1}, nil
+	}
+	h := m.horizon()
+	for _, r := range m.ready {
+		if r.Seq > floor && (h.Oldest == 0 || r.Seq < h.Oldest) {
+			h.Oldest = r.Seq
+		}
+	}
+	return h, nil
 }
 
 func (m *memory) PollAbove(_ context.Context, _ dialect.DB, owner string, floor int64, limit int) ([]int, error) {
@@ -272,6 +282,9 @@ func (m *memory) Ready(_ context.Context, _ dialect.DB, lane int, after int64, l
 	defer m.end("ready")
 	if err := m.begin("ready"); err != nil {
 		return nil, err
+	}
+	if m.unreadable != nil && m.unreadable(lane) {
+		return nil, classError(dialect.Other)
 	}
 	var rows []dialect.Row
 	for _, r := range m.ready {

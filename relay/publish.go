@@ -2,17 +2,36 @@ package relay
 
 import (
 	"errors"
+	"math/rand/v2"
 	"time"
 )
 
 // publish gives the batch's items their outcomes: in order within a key,
 // concurrently across keys. Items it does not get to stay waiting.
 func (b *batch) publish() {
-	if b.ordered {
+	switch {
+	case b.probe:
+		b.publishProbe()
+	case b.ordered:
 		b.publishRuns()
-		return
+	default:
+		b.publishHeads()
 	}
-	b.publishHeads()
+}
+
+// publishProbe hands over the first message of any key, not always of the same
+// one: the broker may be back, and only that message break it.
+func (b *batch) publishProbe() {
+	var ready []*item
+	for _, it := range b.heads {
+		if it.outcome == waiting && it.err == nil {
+			ready = append(ready, it)
+		}
+	}
+	if len(ready) > 0 && b.stop.Err() == nil && b.publishing.Err() == nil {
+		b.probed = true
+		b.finish(b.try([]*item{ready[rand.IntN(len(ready))]}))
+	}
 }
 
 // result is a finished call of the publisher.
@@ -177,7 +196,7 @@ func (b *batch) admit(topic string) verdict {
 	}
 	var v verdict
 	if b.destination == nil {
-		if !b.probe && b.down.wait("") > 0 {
+		if b.down.wait("") > 0 {
 			return verdict{stop: true}
 		}
 	} else {
@@ -220,55 +239,70 @@ func (b *batch) try(chunk []*item) result {
 	began := time.Now()
 	errs := b.call(b.publishing, messages)
 	b.judge(chunk, errs, began)
+	through := make([]*item, 0, len(chunk))
+	for i, it := range chunk {
+		if errs[i] == nil {
+			through = append(through, it)
+		}
+	}
+	b.suspects.clear(through)
 	b.observe(Attempted{Lane: b.lease.Lane, Messages: messages, Errors: errs, Took: time.Since(began)})
 	return result{items: chunk, errs: errs}
 }
 
 // judge tells the breakers what a call says about its destinations.
 func (b *batch) judge(chunk []*item, errs []error, began time.Time) {
-	type finding struct{ unavailable, slow, reached error }
-	// Almost always one topic.
-	findings := make(map[string]*finding, 1)
-	for i, it := range chunk {
-		f := findings[it.row.Topic]
+	type finding struct {
+		unavailable, slow error
+		reached           bool
+	}
+	// Almost always one topic and one destination.
+	topics := make(map[string]*finding, 1)
+	destinations := make(map[string]*finding, 1)
+	of := func(findings map[string]*finding, name string) *finding {
+		f := findings[name]
 		if f == nil {
 			f = &finding{}
-			findings[it.row.Topic] = f
+			findings[name] = f
 		}
-		switch err := errs[i]; {
-		case IsUnavailable(err):
-			f.unavailable = err
-		case errors.Is(err, errPublishTimeout):
-			f.slow = err
-		case err == nil || !uncounted(err):
-			f.reached = errReached
-		}
+		return f
 	}
-	for topic, f := range findings {
+	for i, it := range chunk {
 		destination := ""
 		if b.destination != nil {
-			destination = b.destination(topic)
+			destination = b.destination(it.row.Topic)
 		}
+		topic, whole := of(topics, it.row.Topic), of(destinations, destination)
+		switch err := errs[i]; {
+		case IsUnavailable(err):
+			whole.unavailable = err
+		case errors.Is(err, errPublishTimeout):
+			topic.slow = err
+		case err == nil || !uncounted(err):
+			topic.reached, whole.reached = true, true
+		}
+	}
+	for destination, f := range destinations {
 		switch {
 		case f.unavailable != nil:
 			b.down.fail(destination, began, f.unavailable)
-		case f.reached != nil:
+		case f.reached:
 			b.down.succeed(destination)
 		default:
 			b.down.forgo(destination)
 		}
+	}
+	for topic, f := range topics {
 		switch {
 		case f.slow != nil:
 			b.slow.fail(topic, began, f.slow)
-		case f.reached != nil:
+		case f.reached:
 			b.slow.succeed(topic)
 		default:
 			b.slow.forgo(topic)
 		}
 	}
 }
-
-var errReached = errors.New("reached")
 
 // finish notes the outcomes of a call and returns the items behind which the
 // next message of the key may be published.

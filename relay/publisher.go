@@ -123,7 +123,11 @@ func (r *Relay) call(ctx context.Context, messages []Message) []error {
 				done <- all(len(messages), fmt.Errorf("publisher panicked: %v", p))
 			}
 		}()
-		done <- r.publisher.Publish(ctx, messages)
+		errs := r.publisher.Publish(ctx, messages)
+		for i := range errs {
+			errs[i] = usable(errs[i])
+		}
+		done <- errs
 	}()
 	var errs []error
 	select {
@@ -151,6 +155,23 @@ func (r *Relay) call(ctx context.Context, messages []Message) []error {
 		}
 	}
 	return errs
+}
+
+// usable replaces an error that panics when it is looked at, such as a nil
+// pointer of an error type, so that it cannot do so later.
+func usable(err error) (safe error) {
+	if err == nil {
+		return nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			safe = fmt.Errorf("publisher returned an error (%T) that panics: %v", err, p)
+		}
+	}()
+	_ = err.Error()
+	_, _ = IsPermanent(err), IsUnavailable(err)
+	_ = uncounted(err)
+	return err
 }
 
 // abandonAfter is how long a publisher may take to notice its context's end.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/outbox-suite/outbox"
@@ -30,11 +31,20 @@ type Relay struct {
 	down        *breakers // by destination: unavailable as a whole
 	slow        *breakers // by topic: publishes time out
 	woken       chan struct{}
-	floors      floors // the dispatcher's
+	floors      floors      // the dispatcher's
+	shaken      atomic.Bool // an operation on the database failed
+	suspects    suspects
 
 	mu    sync.Mutex
 	ran   bool
 	lanes map[int]bool // those this relay is working on
+	rests map[int]rest // those left alone after a turn that failed
+}
+
+// rest is how long a lane is left alone after failures in a row.
+type rest struct {
+	failures int
+	until    time.Time
 }
 
 // New returns a relay. It checks cfg and does no I/O.
@@ -46,6 +56,9 @@ func New(o *outbox.Outbox, p Publisher, cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("new relay: %w: %w", outbox.ErrInvalid, err)
 	}
+	if cfg.Listen && o.DB().Stats().MaxOpenConnections == 1 {
+		return nil, fmt.Errorf("new relay: %w: listen is set, but it needs a connection of its own and the pool has one: allow more, or leave it out", outbox.ErrInvalid)
+	}
 	if _, ok := o.Store().(dialect.Waker); cfg.Listen && !ok {
 		return nil, fmt.Errorf("new relay: %w: listen is set, but %s cannot wake other processes: leave it out, polling finds every message", outbox.ErrInvalid, o.Dialect().Name())
 	}
@@ -54,7 +67,7 @@ func New(o *outbox.Outbox, p Publisher, cfg Config) (*Relay, error) {
 		publisher: p, cfg: cfg, observe: cfg.Observer.Observe,
 		down: newBreakers(cfg), slow: newBreakers(cfg),
 		woken: make(chan struct{}, 1),
-		lanes: make(map[int]bool),
+		lanes: make(map[int]bool), rests: make(map[int]rest),
 	}
 	if p, ok := p.(Orderer); ok {
 		r.ordered = p.KeepsOrder()
@@ -273,11 +286,11 @@ func (r *Relay) working() int {
 	return len(r.lanes)
 }
 
-// remember marks the lane as being worked on; false if it was.
+// remember marks the lane as being worked on; false if it was, or rests.
 func (r *Relay) remember(lane int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.lanes[lane] {
+	if r.lanes[lane] || time.Now().Before(r.rests[lane].until) {
 		return false
 	}
 	r.lanes[lane] = true
@@ -290,6 +303,23 @@ func (r *Relay) forget(lane int) {
 	delete(r.lanes, lane)
 }
 
+// restLane leaves a lane alone for a pause that grows with the failures in a
+// row; without a failure it forgets them. Otherwise a lane that cannot be read
+// would be claimed again at once, for ever.
+func (r *Relay) restLane(lane int, failed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !failed {
+		delete(r.rests, lane)
+		return
+	}
+	n := r.rests[lane].failures + 1
+	r.rests[lane] = rest{failures: n, until: time.Now().Add(jitter(ceiling(n, r.cfg.PollMin, restMost)))}
+}
+
+// restMost is the longest rest of a lane.
+const restMost = 5 * time.Second
+
 // empty tells whether there is nothing to do for any relay.
 func (r *Relay) empty(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Lease)
@@ -298,9 +328,6 @@ func (r *Relay) empty(ctx context.Context) bool {
 	if err != nil {
 		r.erred(ctx, "poll", err)
 		return false
-	}
-	if work {
-		r.floors.sweepNow() // it may stand below the floor
 	}
 	return !work && !held
 }
@@ -311,6 +338,7 @@ func (r *Relay) erred(ctx context.Context, op string, err error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return // by a stop or a lost lease, which are observed as such; a timeout is another error
 	}
+	r.shaken.Store(true)
 	r.observe(Erred{Op: op, Err: err})
 	r.replaceReadOnly(ctx, err)
 }

@@ -711,70 +711,276 @@ func TestPolling(t *testing.T) {
 	})
 }
 
-// Polls stay above a floor that is some seconds old; a message that a late commit
-// left below it is found by the next sweep.
-func TestSweepFindsWhatIsBelowTheFloor(t *testing.T) {
+// Polls and reads stay above a floor, and no message that commits late is ever
+// below it: it is published at once and before the next one of its key.
+func TestFloorIsBelowLateCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory(1)
-		m.floor = func() int64 { return m.seq }
+		running := int64(0) // the number of the transaction that is open
+		begun := int64(1)
+		m.horizon = func() dialect.Horizon {
+			h := dialect.Horizon{Newest: m.seq, Begun: begun, Running: begun}
+			if running > 0 {
+				h.Running = running
+			}
+			return h
+		}
 		o := m.open(t)
-		m.enqueue(t, o, outbox.Message{Key: "a"}, outbox.Message{Key: "b"})
-		late := m.ready[0]
-		m.ready = m.ready[1:]
 		b := &broker{}
 		stop := run(t, o, b, relay.Config{})
-		time.Sleep(20 * time.Second)
+		for range 30 {
+			begun++
+			m.enqueue(t, o, outbox.Message{Key: "other"})
+			time.Sleep(time.Second)
+		}
 		m.mu.Lock()
-		hinted := 0
-		for _, floor := range m.floors {
-			if floor == m.seq {
-				hinted++
-			}
-		}
-		if hinted < len(m.floors)/4 || m.floors[0] != 0 {
-			t.Errorf("%d of %d polls stayed above the floor, the first above %d", hinted, len(m.floors), m.floors[0])
-		}
-		m.ready = append(m.ready, late)
+		high := slices.Max(m.floors)
 		m.mu.Unlock()
-		began := time.Now()
-		time.Sleep(10 * time.Second)
-		if tries := b.times(late.ID); len(tries) != 1 || tries[0].Sub(began) > 7*time.Second {
-			t.Errorf("the message below the floor was published after %v, want the next sweep, within 7s", tries)
+		if high < 25 {
+			t.Errorf("the floor rose to %d of 30", high)
 		}
-		// In time for the floor, it waits for no sweep.
-		young := m.enqueue(t, o, outbox.Message{Key: "c"})[0]
-		o.Wake()
-		synctest.Wait()
-		if len(b.times(young)) != 1 {
-			t.Error("a new message waited for a sweep")
-		}
-		// Nor does one whose transaction was open for less than a sweep, whenever
-		// sweeps came meanwhile.
-		for range 20 {
-			id := m.enqueue(t, o, outbox.Message{Key: "d"})[0]
+		for round := range 20 {
+			id := m.enqueue(t, o, outbox.Message{Key: "late"})[0]
 			m.mu.Lock()
 			row := m.ready[len(m.ready)-1]
 			m.ready = m.ready[:len(m.ready)-1] // not yet committed
+			running = begun
+			begun++
 			m.mu.Unlock()
-			time.Sleep(3300 * time.Millisecond)
+			for range round {
+				m.enqueue(t, o, outbox.Message{Key: "other"})
+				time.Sleep(700 * time.Millisecond)
+			}
 			m.mu.Lock()
 			m.ready = append(m.ready, row)
+			slices.SortFunc(m.ready, func(a, b memoryRow) int { return int(a.Seq - b.Seq) })
+			running = 0
 			m.mu.Unlock()
+			next := m.enqueue(t, o, outbox.Message{Key: "late"})[0]
 			o.Wake()
 			synctest.Wait()
-			if len(b.times(id)) != 1 {
-				t.Error("a message that committed after 3.3s waited for a sweep")
+			got := b.got()
+			if len(got) < 2 || got[len(got)-2].ID != id || got[len(got)-1].ID != next {
+				t.Fatalf("round %d: a message that committed late was not published before the next of its key", round)
 			}
 		}
-		// Who runs until it is empty does not wait for the next sweep.
 		stop()
-		m.mu.Lock()
-		late.ID = uuid.New()
-		m.ready = append(m.ready, late)
-		m.mu.Unlock()
+	})
+}
+
+// Within a turn, too, a message that commits late comes before the next of its
+// key, though rows behind it were read already.
+func TestLateCommitWithinATurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		late := m.enqueue(t, o, outbox.Message{Key: "late"})[0]
+		row := m.ready[0]
+		m.ready = nil
+		for range 10 {
+			m.enqueue(t, o, outbox.Message{Key: "other"})
+		}
+		var next uuid.UUID
+		committed := false
+		m.after = func(op string) {
+			if !strings.HasPrefix(op, "settle") || committed {
+				return
+			}
+			committed = true
+			m.mu.Lock()
+			m.ready = append([]memoryRow{row}, m.ready...)
+			m.mu.Unlock()
+			next = m.enqueue(t, o, outbox.Message{Key: "late"})[0]
+		}
+		b := &broker{}
+		drain(t, o, b, relay.Config{Batch: 5, Turn: time.Hour})
+		var order []uuid.UUID
+		for _, msg := range b.got() {
+			if msg.Key == "late" {
+				order = append(order, msg.ID)
+			}
+		}
+		if !slices.Equal(order, []uuid.UUID{late, next}) {
+			t.Errorf("published %v, want the late one %v and then the next %v", order, late, next)
+		}
+	})
+}
+
+// A horizon is only a help: without the right to look at it messages go out.
+func TestHorizonMayFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		m.fail = func(op string) error {
+			if op == "horizon" {
+				return classError(dialect.Other)
+			}
+			return nil
+		}
+		o := m.open(t)
+		m.enqueue(t, o, outbox.Message{Key: "a"})
+		b := &broker{}
 		drain(t, o, b, relay.Config{})
-		if len(b.times(late.ID)) != 1 {
-			t.Error("a relay that ran until empty left a message below the floor")
+		if len(b.got()) != 1 {
+			t.Error("not published")
+		}
+	})
+}
+
+// A lane that cannot be read is left alone for growing pauses, and the others go
+// on.
+func TestUnreadableLaneRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(2)
+		o := m.open(t)
+		for i := range 20 {
+			m.enqueue(t, o, outbox.Message{Key: fmt.Sprint(i)})
+		}
+		bad := m.ready[0].Lane
+		m.unreadable = func(lane int) bool { return lane == bad }
+		b, e := &broker{}, &events{}
+		stop := run(t, o, b, relay.Config{Workers: 1, Observer: e})
+		time.Sleep(time.Minute)
+		stop()
+		if n := count[relay.Claimed](e); n > 40 {
+			t.Errorf("%d claims in a minute for a lane that cannot be read", n)
+		}
+		for _, msg := range b.got() {
+			if msg.Lane == bad {
+				t.Error("the bad lane was read")
+			}
+		}
+		if len(b.got()) == 0 {
+			t.Error("the good lane stood still")
+		}
+	})
+}
+
+// A message for which alone the broker is unavailable is found out and dies; the
+// others are published.
+func TestUnavailableForOneMessage(t *testing.T) {
+	for _, ordered := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory(1)
+			o := m.open(t)
+			ids := m.enqueue(t, o, outbox.Message{Key: "poison"})
+			for i := range 200 {
+				m.enqueue(t, o, outbox.Message{Key: fmt.Sprint(i)})
+			}
+			b := &broker{ordered: ordered, answer: func(_ context.Context, msg relay.Message) error {
+				if msg.ID == ids[0] {
+					return relay.Unavailable(errors.New("connection reset"))
+				}
+				return nil
+			}}
+			stop := run(t, o, b, relay.Config{MaxAttempts: 3, RetryMax: 2 * time.Second})
+			for i := range 600 {
+				time.Sleep(time.Second)
+				m.enqueue(t, o, outbox.Message{Key: fmt.Sprint(1000 + i)})
+			}
+			stop()
+			if n := len(b.got()); n < 700 {
+				t.Errorf("ordered=%v: %d of 800 others published in ten minutes", ordered, n)
+			}
+			if state, row := m.state(ids[0]); state != dialect.Dead {
+				t.Errorf("ordered=%v: the poison is %s after %d attempts, want dead", ordered, state, row.Attempts)
+			}
+		})
+	}
+}
+
+// What was tried and stays where it is keeps what is behind it there, whatever
+// other calls and workers find out about the destination meanwhile.
+func TestUnavailableKeepsItsKey(t *testing.T) {
+	for _, second := range []error{nil, errors.New("not now")} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory(1)
+			o := m.open(t)
+			ids := m.enqueue(t, o,
+				outbox.Message{Topic: "a", Key: "k"}, outbox.Message{Topic: "b", Key: "other"},
+				outbox.Message{Topic: "a", Key: "k"}, outbox.Message{Topic: "a", Key: "k"})
+			first := true
+			b := &broker{ordered: true}
+			b.answer = func(_ context.Context, msg relay.Message) error {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				if msg.ID == ids[0] && first {
+					first = false
+					return relay.Unavailable(errors.New("connection reset"))
+				}
+				if msg.ID == ids[1] {
+					return second
+				}
+				return nil
+			}
+			stop := run(t, o, b, relay.Config{PublishSize: 2, MaxAttempts: 3, OnDead: relay.PassKey, RetryMax: time.Second})
+			time.Sleep(5 * time.Minute)
+			stop()
+			var order []uuid.UUID
+			for _, msg := range b.got() {
+				if msg.Key == "k" {
+					order = append(order, msg.ID)
+				}
+			}
+			if !slices.Equal(order, []uuid.UUID{ids[0], ids[2], ids[3]}) {
+				t.Errorf("the key's messages were published in the order %v, want %v", order, ids)
+			}
+		})
+	}
+}
+
+type badError struct{ text string }
+
+func (e *badError) Error() string { return e.text }
+
+func TestTypedNilError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		id := m.enqueue(t, o, outbox.Message{Key: "a"})[0]
+		drain(t, o, relay.PublisherFunc(func(context.Context, []relay.Message) []error {
+			var none *badError
+			return []error{none}
+		}), relay.Config{MaxAttempts: 1})
+		if state, row := m.state(id); state != dialect.Dead || !strings.Contains(row.reason, "badError") {
+			t.Errorf("state %s, reason %q, want dead for an unusable error", state, row.reason)
+		}
+	})
+}
+
+// The probe of a broker that is back does not wait behind a blocked key's rows.
+func TestProbeBehindBlockedKey(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		ids := m.enqueue(t, o, outbox.Message{Key: "dead"})
+		var away atomic.Bool
+		b := &broker{answer: func(_ context.Context, msg relay.Message) error {
+			switch {
+			case away.Load():
+				return relay.Unavailable(errors.New("connection refused"))
+			case msg.ID == ids[0]:
+				return relay.Permanent(errors.New("no"))
+			}
+			return nil
+		}}
+		e := &events{}
+		stop := run(t, o, b, relay.Config{Batch: 50, Observer: e})
+		time.Sleep(time.Second)
+		away.Store(true)
+		m.enqueue(t, o, outbox.Message{Key: "trigger"})
+		time.Sleep(5 * time.Second)
+		for range 1000 {
+			m.enqueue(t, o, outbox.Message{Key: "dead"})
+		}
+		last := m.enqueue(t, o, outbox.Message{Key: "last"})[0]
+		away.Store(false)
+		time.Sleep(40 * time.Second)
+		stop()
+		if state, _ := m.state(last); state != "done" {
+			t.Errorf("state %s, want done", state)
+		}
+		if n := count[relay.Claimed](e); n > 60 {
+			t.Errorf("%d claims, want a few", n)
 		}
 	})
 }

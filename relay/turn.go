@@ -27,6 +27,8 @@ type turn struct {
 	lost  bool      // another relay has the lane
 
 	published int
+	probed    bool // the probe's one message was handed over
+	failed    bool // the database refused an operation
 }
 
 // turn works on a claimed lane and gives it back.
@@ -45,6 +47,7 @@ func (r *Relay) turn(stop, work, publish context.Context, l lease, probe bool) {
 	t.run(l.floor, began.Add(r.cfg.Turn)) //nolint:contextcheck // its contexts are the turn's
 	stopRenewing()
 	renewal.Wait()
+	r.restLane(t.lease.Lane, t.failed)
 
 	if t.isLost() {
 		return
@@ -58,9 +61,10 @@ func (r *Relay) turn(stop, work, publish context.Context, l lease, probe bool) {
 }
 
 // run works until the lane is empty, the turn is over, or it cannot go on.
-// Reads of ready messages begin above after and stay away from the rows settled
-// in this turn.
-func (t *turn) run(after int64, end time.Time) {
+// Every read of ready messages begins above the floor, never above the last row
+// seen: a message that committed late may stand before it, and a newer one of
+// its key behind.
+func (t *turn) run(floor int64, end time.Time) {
 	scheduled, due, ready := true, true, true
 	for scheduled || due || ready {
 		if scheduled {
@@ -82,13 +86,10 @@ func (t *turn) run(after int64, end time.Time) {
 		}
 		if ready {
 			rows, full, ok := t.read("ready", func(ctx context.Context, limit dialect.Limit) ([]dialect.Row, error) {
-				return t.store.Ready(ctx, t.db, t.lease.Lane, after, limit)
+				return t.store.Ready(ctx, t.db, t.lease.Lane, floor, limit)
 			})
 			if !ok || !t.deliver(rows, false) {
 				return
-			}
-			if len(rows) > 0 {
-				after = rows[len(rows)-1].Seq
 			}
 			ready = full
 		}
@@ -104,7 +105,12 @@ func (t *turn) surface() (moved int, ok bool) {
 	defer cancel()
 	moved, held, err := t.store.Surface(ctx, t.db, t.lease, t.cfg.Batch)
 	switch {
+	case err != nil && t.classify(err) == dialect.Conflict:
+		// Somebody else's open transaction is in its way, not in the others'.
+		t.observe(Erred{Op: "surface", Err: err})
+		return 0, true
 	case err != nil:
+		t.failed = true
 		t.erred(ctx, "surface", err)
 		return 0, false
 	case !held:
@@ -123,13 +129,11 @@ func (t *turn) read(op string, read func(context.Context, dialect.Limit) ([]dial
 		return nil, false, false
 	}
 	limit := dialect.Limit{Rows: t.cfg.Batch, Bytes: t.cfg.BatchBytes}
-	if t.probe {
-		limit.Rows = 1
-	}
 	ctx, cancel := context.WithTimeout(t.publishing, t.cfg.Lease)
 	defer cancel()
 	rows, err := read(ctx, limit)
 	if err != nil {
+		t.failed = t.publishing.Err() == nil
 		t.erred(ctx, "read "+op, err)
 		return nil, false, false
 	}
@@ -151,7 +155,7 @@ func (t *turn) deliver(rows []dialect.Row, parked bool) bool {
 	s := b.settlement()
 	ok := s.Empty() || t.settle(s, b)
 	// A probe is one message; if it got through, the next turn is a full one.
-	return ok && !b.stuck && !t.probe
+	return ok && !b.stuck && !t.probed
 }
 
 // settle records the outcomes, trying again for as long as the lease may be

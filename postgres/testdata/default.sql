@@ -196,18 +196,27 @@ WHERE (l.lease_until <= statement_timestamp() OR l.owner = $1::text)
     OR (SELECT p.pos FROM "outbox_parked" AS p WHERE p.lane = l.lane AND p.state = 'scheduled'
           AND p.available_at <= statement_timestamp()
         ORDER BY p.available_at LIMIT 1) IS NOT NULL)
-ORDER BY l.served_at, l.lane
+-- A time ahead of now is from before the clock was set back.
+ORDER BY CASE WHEN l.served_at <= statement_timestamp() THEN l.served_at ELSE 'epoch' END, l.lane
 LIMIT $2::bigint
 
 -- lastSeq --
 -- The newest number that ready.seq was given, by anybody, committed or not.
 SELECT coalesce(pg_sequence_last_value(pg_get_serial_sequence($1::text, 'seq')::regclass), 0)
 
--- oldestReady --
--- The oldest row of each lane, by ready's primary key.
-SELECT coalesce(min((SELECT r.seq FROM "outbox" AS r WHERE r.lane = l.lane
-    ORDER BY r.lane, r.seq LIMIT 1)), 0)
-FROM "outbox_lane" AS l
+-- horizon --
+-- A transaction that writes has a number; those that only read have none, so
+-- that a reader's old snapshot holds nothing back. This statement's snapshot
+-- tells the oldest that still runs (xmin), and everything that ended before it
+-- is visible here. The next number to be given is above xmax, which only counts
+-- those that have ended; age knows it, in 32 bits. The txid functions are there
+-- since version 8.3, their successors since 13.
+-- Then the oldest row of each lane above the floor, by ready's primary key.
+SELECT s.xmax + ((age('3'::xid)::bigint + 3 - s.xmax) & 4294967295), s.xmin, o.seq
+FROM (SELECT txid_snapshot_xmin(txid_current_snapshot()) AS xmin, txid_snapshot_xmax(txid_current_snapshot()) AS xmax) AS s,
+    (SELECT coalesce(min((SELECT r.seq FROM "outbox" AS r WHERE r.lane = l.lane AND r.seq > $1::bigint
+        ORDER BY r.lane, r.seq LIMIT 1)), 0) AS seq
+     FROM "outbox_lane" AS l) AS o
 
 -- pending --
 -- As poll, over all lanes.
@@ -703,12 +712,18 @@ WITH batch AS MATERIALIZED (
     SELECT d.* FROM "outbox_done" AS d
     WHERE (d.done_at, d.pos) > (timestamptz 'epoch' + $1::bigint * interval '1 microsecond', $2::bigint)
       AND d.done_at < timestamptz 'epoch' + $3::bigint * interval '1 microsecond'
-      AND d.id = ANY ($5::text[]::uuid[])
-      AND d.lane = $6::int
-      AND d.key_hash = $7::bigint
-      AND d.key = $8::text
-      AND d.topic = $9::text
-      AND d.type = $10::text
+      AND d.id = ANY ($6::text[]::uuid[])
+      AND d.lane = $7::int
+      AND d.key_hash = $8::bigint
+      AND d.key = $9::text
+      AND d.topic = $10::text
+      AND d.type = $11::text
+      -- Of an id that was done several times only the newest row, or one call
+      -- would replay it once a row.
+      AND NOT EXISTS (
+        SELECT FROM "outbox_done" AS n
+        WHERE n.id = d.id AND (n.done_at, n.pos) > (d.done_at, d.pos)
+          AND n.done_at < timestamptz 'epoch' + $3::bigint * interval '1 microsecond')
     ORDER BY d.done_at, d.pos
     LIMIT $4::bigint
 ), replayed AS (
