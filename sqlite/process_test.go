@@ -20,7 +20,8 @@ import (
 // TestProcesses runs producers, relays and an operator in three processes on one
 // file: nobody gets an error, an epoch has one owner, and every message is published
 // once, in the order of its key. The third process uses a pool whose transactions
-// are deferred.
+// are deferred. Who has nothing to do pauses, as a relay does: SQLite's waiters poll,
+// and loops that never pause can keep one from its turn for longer than busy_timeout.
 func TestProcesses(t *testing.T) {
 	if name := os.Getenv("OUTBOX_TEST_DSN"); name != "" {
 		process(t, name, os.Getenv("OUTBOX_TEST_NAME"))
@@ -67,9 +68,9 @@ func TestProcesses(t *testing.T) {
 	e.equal(e.rows(`SELECT n FROM (SELECT n, seq, max(seq) OVER (PARTITION BY key ORDER BY n ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
 		FROM published WHERE key IS NOT NULL) WHERE seq < before`), []string(nil), "out of order")
 	e.equal(e.one(`PRAGMA integrity_check`), "ok", "integrity")
-	if owners := number(t, e.one(`SELECT count(DISTINCT substr(owner, 1, 1)) FROM published`)); owners < 2 {
-		t.Errorf("%d processes published anything", owners)
-	}
+	// Who publishes is chance; that all three wrote beside each other is not.
+	e.equal(e.rows(`SELECT count(*) FROM {done} GROUP BY id >= x'000F4240', id >= x'001E8480'`),
+		[]string{fmt.Sprint(perProcess), fmt.Sprint(perProcess), fmt.Sprint(perProcess)}, "messages of each process")
 }
 
 const perProcess = 80
@@ -98,6 +99,7 @@ func process(t *testing.T, name, me string) {
 			if _, err := e.store.Requeue(ctx, db, dialect.Filter{States: []string{dialect.Retry}}, 10); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("requeue: %w", err)
 			}
+			pause(ctx, 50*time.Millisecond)
 		}
 		return nil
 	})
@@ -148,6 +150,7 @@ func (e *env) work(ctx context.Context, me string) error {
 		if err != nil {
 			return ignoreEnd(ctx, "poll", err)
 		}
+		pause(ctx, 10*time.Millisecond)
 		for _, lane := range lanes {
 			epoch, ok, err := e.store.Claim(ctx, e.db, lane, me, ttl)
 			if err != nil {
@@ -163,6 +166,14 @@ func (e *env) work(ctx context.Context, me string) error {
 		}
 	}
 	return nil
+}
+
+// pause is a poll interval.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
 }
 
 func ignoreEnd(ctx context.Context, op string, err error) error {

@@ -61,7 +61,8 @@ const scheduledValuesSQL = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ` + now + ` + ?)`
 
 // Lanes.
 
-// pollSQL reads the lane table, and for each lane at most one entry of
+// pollSQL orders a lane served at a time ahead of now as one that never was: the
+// clock was set back. It reads the lane table, and for each lane at most one entry of
 // ready_lane and two of parked_due.
 const pollSQL = `
 SELECT l.lane FROM {lane} AS l
@@ -69,7 +70,7 @@ WHERE (l.lease_until <= ` + now + ` OR l.owner = ?1)
   AND (EXISTS (SELECT 1 FROM {ready} AS r WHERE r.lane = l.lane)
     OR EXISTS (SELECT 1 FROM {parked} AS p
                WHERE p.lane = l.lane AND p.state IN ('scheduled', 'retry') AND p.available_at <= ` + now + `))
-ORDER BY l.served_at, l.lane
+ORDER BY iif(l.served_at <= ` + now + `, l.served_at, 0), l.lane
 LIMIT ?2`
 
 // pendingSQL costs what pollSQL does.
@@ -359,14 +360,19 @@ ORDER BY seq, pos`
 const nowSQL = `SELECT ` + now
 
 // selectDoneOfIDsSQL and selectDoneSQL name done rows that a filter matches, oldest
-// first: the one by done_id and a sort, the other by done_at.
+// first: the one by done_id and a sort, the other by done_at. Of an id that was
+// done several times only the newest row counts (done_id), or one call would
+// replay it once a row.
 const selectDoneOfIDsSQL = `
-SELECT done_at, pos FROM {done}
-WHERE (+done_at, +pos) > (?, ?) AND +done_at < ?`
+SELECT done_at, pos FROM {done} AS d
+WHERE (+done_at, +pos) > (?1, ?2) AND +done_at < ?3 AND ` + newestDone
 
 const selectDoneSQL = `
-SELECT done_at, pos FROM {done}
-WHERE (done_at, pos) > (?, ?) AND done_at < ?`
+SELECT done_at, pos FROM {done} AS d
+WHERE (done_at, pos) > (?1, ?2) AND done_at < ?3 AND ` + newestDone
+
+const newestDone = `NOT EXISTS (
+  SELECT 1 FROM {done} AS n WHERE n.id = d.id AND (+n.done_at, +n.pos) > (d.done_at, d.pos) AND +n.done_at < ?3)`
 
 const selectDoneOrderSQL = `
 ORDER BY done_at, pos LIMIT ?`

@@ -9,6 +9,11 @@
 // takes the writer's place. The producer decides the rest: between its first
 // write and its commit nobody else writes to the file, the relay included.
 //
+// Who waits for the writer's place does not stand in a line: SQLite looks again after
+// up to 100 ms and may find the next one there. Where writers of several processes
+// never pause, a wait can outlast busy_timeout, and fails as a [dialect.Conflict]
+// that may be tried again, whether transactions are immediate or deferred.
+//
 // The file must be in WAL mode and on a local disk. Network file systems do not
 // give the shared memory and the locks that WAL needs, and nothing can detect
 // them; [dialect.Schema.Inspect] reports every other unfit setting.

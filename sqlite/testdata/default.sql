@@ -188,7 +188,7 @@ WHERE (l.lease_until <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 10
   AND (EXISTS (SELECT 1 FROM "outbox" AS r WHERE r.lane = l.lane)
     OR EXISTS (SELECT 1 FROM "outbox_parked" AS p
                WHERE p.lane = l.lane AND p.state IN ('scheduled', 'retry') AND p.available_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)))
-ORDER BY l.served_at, l.lane
+ORDER BY iif(l.served_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000), l.served_at, 0), l.lane
 LIMIT ?2;
 
 -- pending
@@ -424,12 +424,14 @@ ORDER BY seq, pos;
 SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000);
 
 -- selectDoneOfIDs
-SELECT done_at, pos FROM "outbox_done"
-WHERE (+done_at, +pos) > (?, ?) AND +done_at < ?;
+SELECT done_at, pos FROM "outbox_done" AS d
+WHERE (+done_at, +pos) > (?1, ?2) AND +done_at < ?3 AND NOT EXISTS (
+  SELECT 1 FROM "outbox_done" AS n WHERE n.id = d.id AND (+n.done_at, +n.pos) > (d.done_at, d.pos) AND +n.done_at < ?3);
 
 -- selectDone
-SELECT done_at, pos FROM "outbox_done"
-WHERE (done_at, pos) > (?, ?) AND done_at < ?;
+SELECT done_at, pos FROM "outbox_done" AS d
+WHERE (done_at, pos) > (?1, ?2) AND done_at < ?3 AND NOT EXISTS (
+  SELECT 1 FROM "outbox_done" AS n WHERE n.id = d.id AND (+n.done_at, +n.pos) > (d.done_at, d.pos) AND +n.done_at < ?3);
 
 -- replay
 INSERT INTO "outbox" (lane, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload)
