@@ -38,7 +38,7 @@ var contentScenarios = []Scenario{
 	},
 	{
 		Name:    "Enqueue/LargePayload",
-		Promise: "a payload of 5 MiB is refused at enqueue by the default limit, and within a higher one delivered as it is, a batch never holding more bytes than it may",
+		Promise: "a payload of 5 MiB is refused at enqueue by the default limit, and within a higher one delivered as it is; a read ends with the message that reaches its limit of bytes",
 		run:     largePayload,
 	},
 	{
@@ -198,7 +198,7 @@ func (t *trial) contents() []content {
 	payload("nil", nil)
 	payload("empty", []byte{})
 	payload("NUL", []byte{0})
-	payload("1 MiB", t.bytes(1<<20))
+	payload("1 MiB", t.bytes(t.size(1<<20, 1<<20)))
 	payload("JSON with a NUL character", []byte(`{"a": "\u0000",  "a": 1.0e+0}`+"\x00\n "))
 	payload("no UTF-8", []byte("\xff\xfe\xc3\x28"))
 	payload("quotes", []byte(`'"\'';--\x41 0x41 {} $1 ? :a`))
@@ -255,7 +255,11 @@ func bytesAreExact(t *trial) {
 	keys := make(map[string]int)
 	total := 0
 	w := t.begin()
+	some := t.rand.IntN(4)
 	for i, c := range t.contents() {
+		if raceEnabled && i%4 != some {
+			continue // not for the sake of the content
+		}
 		for n := range 3 {
 			m := t.message(fmt.Sprintf("content-%d", i))
 			c.fill(&m)
@@ -264,7 +268,7 @@ func bytesAreExact(t *trial) {
 			}
 			w.enqueue(m)
 			names[m.ID], sums[m.ID] = c.name, sumOf(&m)
-			if m.Key != "" {
+			if m.HasKey() {
 				keys[m.Key]++
 			}
 			total++
@@ -325,7 +329,7 @@ func (t *trial) parkedAreExact(names map[uuid.UUID]string, sums map[uuid.UUID][3
 		}
 	}
 	for key, want := range keys {
-		found := t.parked(outbox.Filter{Key: key})
+		found := t.parked(outbox.Filter{Key: key, EmptyKey: key == ""})
 		for i := range found {
 			if found[i].Key.V != key {
 				t.error("key %+q selects %+q", clip(key), clip(found[i].Key.V))
@@ -334,9 +338,6 @@ func (t *trial) parkedAreExact(names map[uuid.UUID]string, sums map[uuid.UUID][3
 		if len(found) != want {
 			t.error("key %+q selects %d of its %d messages", clip(key), len(found), want)
 		}
-	}
-	if found := t.parked(outbox.Filter{EmptyKey: true}); len(found) != 3 {
-		t.error("the empty key selects %d messages instead of 3", len(found))
 	}
 }
 
@@ -364,7 +365,7 @@ func messageOf(row *dialect.Row) (outbox.Message, error) {
 }
 
 func largePayload(t *trial) {
-	const size = 5 << 20
+	size := t.size(5<<20, 5<<20)
 	messages := make([]outbox.Message, 4)
 	for i := range messages {
 		messages[i] = t.message([]string{"a", "b"}[i%2])
@@ -386,7 +387,7 @@ func largePayload(t *trial) {
 
 	// The first of a key fails once, so that they come from both tables.
 	t.broker.first(2, anyMessage, refuse(errors.New("broker: not now")))
-	const most = 8 << 20
+	most := size * 3 / 2 // so that two fit
 	t.startWith(relayWith{
 		dialect: reading(t.target.Dialect, func(op string, rows []dialect.Row) {
 			sum := 0
@@ -397,7 +398,7 @@ func largePayload(t *trial) {
 				sum += len(rows[i].Payload) + len(rows[i].Headers)
 			}
 		}),
-		config: func(c *relay.Config) { c.BatchBytes, c.Lease = most, time.Minute },
+		config: func(c *relay.Config) { c.BatchBytes, c.Lease = int64(most), time.Minute },
 	})
 	t.settleDown()
 }
