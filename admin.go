@@ -128,7 +128,7 @@ func (o *Outbox) Requeue(ctx context.Context, f Filter, limit int) (int, error) 
 	}
 	n, err := inBatches(limit, func(n int) (int, error) { return o.store.Requeue(ctx, o.db, d, n) })
 	if n > 0 {
-		o.Wake()
+		o.Wake() //nolint:contextcheck // the signal outlives the call
 	}
 	return n, o.wrap("requeue", err)
 }
@@ -143,7 +143,7 @@ func (o *Outbox) Discard(ctx context.Context, f Filter, limit int) (int, error) 
 	}
 	n, err := inBatches(limit, func(n int) (int, error) { return o.store.Discard(ctx, o.db, d, n) })
 	if n > 0 {
-		o.Wake()
+		o.Wake() //nolint:contextcheck // the signal outlives the call
 	}
 	return n, o.wrap("discard", err)
 }
@@ -180,7 +180,7 @@ func (o *Outbox) Replay(ctx context.Context, f Filter, limit int) (int, error) {
 		cursor = next
 	}
 	if total > 0 {
-		o.Wake()
+		o.Wake() //nolint:contextcheck // the signal outlives the call
 	}
 	return total, nil
 }

@@ -155,7 +155,7 @@ func (t *trial) spawn(with childWith) *child {
 	}
 	self, err := os.Executable()
 	t.must(err, "find the program's own file")
-	cmd := exec.CommandContext(t.ctx, self) //nolint:gosec // the program itself
+	cmd := exec.CommandContext(t.ctx, self)
 	cmd.Env = append(os.Environ(), envChild+"=1")
 	stdin, err := cmd.StdinPipe()
 	t.must(err, "pipe to a child process")

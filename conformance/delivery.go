@@ -45,7 +45,13 @@ func publishedOnce(t *trial) {
 }
 
 func orderPerKey(t *trial) {
-	relays := t.startMany(4, patient)
+	// Two publish keys in parallel, two hand over whole runs.
+	relays := t.startMany(2, patient)
+	for range 2 {
+		relays = append(relays, t.startWith(relayWith{
+			around: func(p publisher) relay.Publisher { return orderly{p} }, config: patient,
+		}))
+	}
 	t.produce(load{messages: t.size(20_000, 2_000), keys: t.size(500, 50), perTx: 100, rollBack: 0.05})
 	t.settleDown()
 	t.noDuplicates()

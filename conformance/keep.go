@@ -94,7 +94,6 @@ func purgeOnlyDone(t *trial) {
 	delayed.Delay = time.Hour
 	t.enqueueAll(delayed)
 	t.must(t.store().Release(t.ctx, t.db, lease), "release")
-	before := t.snapshot()
 
 	if n, err := t.box.Purge(t.ctx, time.Since(old)+time.Hour, 0); err != nil || n != 0 {
 		t.error("a purge of what is older than anything took %d messages: %v", n, err)
@@ -121,7 +120,7 @@ func purgeOnlyDone(t *trial) {
 	t.awaitAllBut(5)
 	r.stop()
 	// The rest, at once: only done messages go.
-	before = t.snapshot()
+	before := t.snapshot()
 	if _, err := t.box.Purge(t.ctx, 0, 0); err != nil {
 		t.error("purge: %v", err)
 	}

@@ -33,6 +33,7 @@ func Scenarios() []Scenario { return slices.Clone(scenarios()) }
 // scenarios is the one table. Each area has a file of its own.
 func scenarios() []Scenario {
 	return slices.Concat(
+		schemaScenarios,
 		enqueueScenarios,
 		contentScenarios,
 		deliveryScenarios,

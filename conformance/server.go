@@ -115,12 +115,20 @@ func slowConnection(t *trial) {
 	p, db := t.proxied()
 	p.Delay(40 * time.Millisecond)
 	slow := t.startWith(relayWith{db: db})
-	t.start()
+	fast := t.start()
 	for range 4 {
 		p.Delay(time.Duration(20+t.rand.IntN(40)) * time.Millisecond)
 		t.produce(load{messages: t.size(1000, 200), keys: 50, perTx: 50})
 		t.awaitPublished()
 	}
+	fast.stop()
+	// A publish that takes longer than the lease, which must be renewed meanwhile.
+	middle := t.gate()
+	long := t.broker.when(anyMessage, after(middle, acceptIt))
+	t.produce(load{messages: 10, keys: 10})
+	began := time.Now()
+	t.await("the publish to outlast the lease", func() bool { return long.seen() > 0 && time.Since(began) > 3*leaseTime })
+	middle.open()
 	t.settleDown()
 	t.noDuplicates()
 	if lost := eventsOf[relay.LeaseLost](slow); len(lost) > 0 {
@@ -183,7 +191,7 @@ func (t *trial) keepProducing(keys, perTx int) (stop func() (committed, refused,
 		if err != nil {
 			return rolledBack, err
 		}
-		defer tx.Rollback() //nolint:errcheck // after a commit it does nothing
+		defer tx.Rollback() // after a commit it does nothing
 		became := committed
 		if _, err = t.box.Enqueue(ctx, tx, messages...); err != nil {
 			became = rolledBack

@@ -268,7 +268,7 @@ func rows(t *testing.T, text, heading string) [][]string {
 	var all [][]string
 	for _, line := range strings.Split(rest, "\n")[2:] {
 		var cells []string
-		for _, cell := range strings.Split(strings.Trim(line, "|"), "|") {
+		for cell := range strings.SplitSeq(strings.Trim(line, "|"), "|") {
 			cells = append(cells, strings.Trim(cell, " `"))
 		}
 		all = append(all, cells)

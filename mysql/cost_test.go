@@ -35,7 +35,7 @@ func TestCost(t *testing.T) {
 		db := f.open(f.dsn)
 		db.SetMaxOpenConns(1)
 		reads := func() (n int64) {
-			f.ok(db.QueryRow(`SELECT SUM(variable_value) FROM ` + f.sessionStatus() + ` WHERE variable_name LIKE 'Handler_read%'`).Scan(&n))
+			f.ok(db.QueryRowContext(f.Context(), `SELECT SUM(variable_value) FROM `+f.sessionStatus()+` WHERE variable_name LIKE 'Handler_read%'`).Scan(&n))
 			return n
 		}
 		own := reads()

@@ -38,7 +38,7 @@ func TestClassify(t *testing.T) {
 		// waiting runs a statement that waits for a row which hold has locked.
 		waiting := func(t *testing.T, ctx context.Context, db *sql.DB) chan error {
 			f := f.in(t)
-			_, err := f.begin().Exec(f.sql(`UPDATE {schema}.thing SET n = 5 WHERE id = 1`))
+			_, err := f.begin().ExecContext(f.Context(), f.sql(`UPDATE {schema}.thing SET n = 5 WHERE id = 1`))
 			f.ok(err)
 			done := make(chan error, 1)
 			go func() {
@@ -68,7 +68,7 @@ func TestClassify(t *testing.T) {
 				tx, err := f.db.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
 				f.ok(err)
 				defer func() { _ = tx.Rollback() }()
-				_, err = tx.Exec(f.sql(`DELETE FROM {schema}.thing`))
+				_, err = tx.ExecContext(f.Context(), f.sql(`DELETE FROM {schema}.thing`))
 				return err
 			}, dialect.ReadOnly},
 			"LockTimeout": {func(t *testing.T) error {
@@ -76,30 +76,30 @@ func TestClassify(t *testing.T) {
 				return <-waiting(t, t.Context(), db)
 			}, dialect.Conflict},
 			"NoWait": {func(t *testing.T) error {
-				_, err := f.in(t).begin().Exec(f.sql(`UPDATE {schema}.thing SET n = 5 WHERE id = 1`))
+				_, err := f.in(t).begin().ExecContext(f.Context(), f.sql(`UPDATE {schema}.thing SET n = 5 WHERE id = 1`))
 				f.ok(err)
 				return run(f.db, `SELECT id FROM {schema}.thing WHERE id = 1 FOR UPDATE NOWAIT`)
 			}, dialect.Conflict},
 			"StatementTimeout": {func(t *testing.T) error {
-				tx, err := f.in(t).open(f.dsn).Begin()
+				tx, err := f.in(t).open(f.dsn).BeginTx(f.Context(), nil)
 				f.ok(err)
 				// One or the other, by server.
-				if _, err := tx.Exec(`SET SESSION max_statement_time = 0.05`); err != nil {
-					_, err := tx.Exec(`SET SESSION max_execution_time = 50`)
+				if _, err := tx.ExecContext(f.Context(), `SET SESSION max_statement_time = 0.05`); err != nil {
+					_, err := tx.ExecContext(f.Context(), `SET SESSION max_execution_time = 50`)
 					f.ok(err)
 				}
 				var n int
-				return tx.QueryRow(`SELECT COUNT(*) FROM information_schema.columns AS a, information_schema.columns AS b, information_schema.columns AS c`).Scan(&n)
+				return tx.QueryRowContext(f.Context(), `SELECT COUNT(*) FROM information_schema.columns AS a, information_schema.columns AS b, information_schema.columns AS c`).Scan(&n)
 			}, dialect.Transient},
 			"Interrupted": {func(t *testing.T) error {
 				f := f.in(t)
-				_, err := f.begin().Exec(f.sql(`UPDATE {schema}.thing SET n = 5 WHERE id = 1`))
+				_, err := f.begin().ExecContext(f.Context(), f.sql(`UPDATE {schema}.thing SET n = 5 WHERE id = 1`))
 				f.ok(err)
 				tx := f.begin()
 				id := f.session(tx)
 				done := make(chan error, 1)
 				go func() {
-					_, err := tx.Exec(f.sql(`UPDATE {schema}.thing SET n = 6 WHERE id = 1`))
+					_, err := tx.ExecContext(f.Context(), f.sql(`UPDATE {schema}.thing SET n = 6 WHERE id = 1`))
 					done <- err
 				}()
 				f.blocked(1)
@@ -134,13 +134,13 @@ func TestClassify(t *testing.T) {
 			}, dialect.OutcomeUnknown},
 			"KilledInStatement": {func(t *testing.T) error {
 				f := f.in(t)
-				_, err := f.begin().Exec(f.sql(`UPDATE {schema}.thing SET n = 5 WHERE id = 1`))
+				_, err := f.begin().ExecContext(f.Context(), f.sql(`UPDATE {schema}.thing SET n = 5 WHERE id = 1`))
 				f.ok(err)
 				tx := f.begin()
 				id := f.session(tx)
 				done := make(chan error, 1)
 				go func() {
-					_, err := tx.Exec(f.sql(`UPDATE {schema}.thing SET n = 6 WHERE id = 1`))
+					_, err := tx.ExecContext(f.Context(), f.sql(`UPDATE {schema}.thing SET n = 6 WHERE id = 1`))
 					done <- err
 				}()
 				f.blocked(1)
@@ -154,7 +154,7 @@ func TestClassify(t *testing.T) {
 				return err
 			}, dialect.OutcomeUnknown},
 			"ReadTimeout": {func(t *testing.T) error {
-				_, err := f.in(t).open(with(f.dsn, "readTimeout", "50ms")).Exec(`DO SLEEP(60)`)
+				_, err := f.in(t).open(with(f.dsn, "readTimeout", "50ms")).ExecContext(f.Context(), `DO SLEEP(60)`)
 				return err
 			}, dialect.OutcomeUnknown},
 			"Cancelled": {func(t *testing.T) error {
@@ -188,7 +188,7 @@ func TestClassify(t *testing.T) {
 				return f.in(t).open(u.String()).PingContext(t.Context())
 			}, dialect.Other},
 			"TooLarge": {func(t *testing.T) error {
-				_, err := f.in(t).open(with(f.dsn, "maxAllowedPacket", "1024")).Exec(`SELECT '` + string(make([]byte, 2000)) + `'`)
+				_, err := f.in(t).open(with(f.dsn, "maxAllowedPacket", "1024")).ExecContext(f.Context(), `SELECT '`+string(make([]byte, 2000))+`'`)
 				return err
 			}, dialect.Other},
 			"BadConn":  {func(*testing.T) error { return driver.ErrBadConn }, dialect.Transient},
@@ -273,7 +273,7 @@ func TestDeadlockVictim(t *testing.T) {
 		before := f.state()
 		other := f.begin()
 		// More rows changed than the settle has: the server chooses the lesser one.
-		_, err := other.Exec(f.sql(`UPDATE {ready} SET replay = 9`))
+		_, err := other.ExecContext(f.Context(), f.sql(`UPDATE {ready} SET replay = 9`))
 		f.ok(err)
 		done := make(chan error, 1)
 		go func() {
@@ -284,7 +284,7 @@ func TestDeadlockVictim(t *testing.T) {
 			done <- err
 		}()
 		f.blocked(1)
-		_, err = other.Exec(f.sql(`UPDATE {lane} SET served_at = UTC_TIMESTAMP(6) WHERE lane = 1`))
+		_, err = other.ExecContext(f.Context(), f.sql(`UPDATE {lane} SET served_at = UTC_TIMESTAMP(6) WHERE lane = 1`))
 		f.ok(err)
 		err = <-done
 		f.is("class", mysql.New().Classify(err), dialect.Conflict)
@@ -319,7 +319,7 @@ func TestCancelledChangesNothingLater(t *testing.T) {
 				f := f.in(t)
 				before := f.state()
 				holder := f.begin()
-				_, err := holder.Exec(f.sql(`SELECT lane FROM {lane} WHERE lane = 1 FOR UPDATE`))
+				_, err := holder.ExecContext(f.Context(), f.sql(`SELECT lane FROM {lane} WHERE lane = 1 FOR UPDATE`))
 				f.ok(err)
 				ctx, cancel := context.WithCancel(t.Context())
 				done := make(chan error, 1)

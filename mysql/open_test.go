@@ -1,6 +1,7 @@
 package mysql_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -47,7 +48,9 @@ func TestOpenForms(t *testing.T) {
 	onEach(t, func(t *testing.T, f *fixture) {
 		user, host, password := "u"+random(), "%", `p@:/?#[]%'"\ ä(`
 		f.exec("CREATE USER " + user + "@'" + host + `' IDENTIFIED BY '` + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(password) + "'")
-		t.Cleanup(func() { _, _ = f.plain.Exec("DROP USER " + user + "@'" + host + "'") })
+		t.Cleanup(func() {
+			_, _ = f.plain.ExecContext(context.WithoutCancel(f.Context()), "DROP USER "+user+"@'"+host+"'")
+		})
 		f.exec("GRANT ALL ON {schema}.* TO " + user + "@'" + host + "'")
 		address := address(f.dsn)
 		for name, dsn := range map[string]string{
@@ -58,7 +61,7 @@ func TestOpenForms(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				f := f.in(t)
 				var current, who string
-				f.ok(f.open(dsn).QueryRow(`SELECT DATABASE(), USER()`).Scan(&current, &who))
+				f.ok(f.open(dsn).QueryRowContext(f.Context(), `SELECT DATABASE(), USER()`).Scan(&current, &who))
 				f.is("database", current, f.tables.Schema)
 				if !strings.HasPrefix(who, user+"@") {
 					t.Errorf("user is %s", who)
@@ -78,7 +81,7 @@ func TestOpenSettings(t *testing.T) {
 				dsn = with(dsn, "innodb_lock_wait_timeout", option)
 			}
 			var seconds int
-			f.ok(f.open(dsn).QueryRow(`SELECT @@innodb_lock_wait_timeout`).Scan(&seconds))
+			f.ok(f.open(dsn).QueryRowContext(f.Context(), `SELECT @@innodb_lock_wait_timeout`).Scan(&seconds))
 			f.is("lock wait timeout", seconds, want)
 		}
 	})

@@ -150,19 +150,19 @@ func TestInspect(t *testing.T) {
 
 		for name, c := range map[string]struct {
 			option, value string // of the DSN
-			break_        string
+			damage        string
 			want          string
 		}{
 			"NotStrict":      {option: "sql_mode", value: "'NO_ENGINE_SUBSTITUTION'", want: "not strict"},
-			"MissingTable":   {break_: `DROP TABLE {inbox}`, want: "_inbox` is missing"},
-			"MissingMeta":    {break_: `DROP TABLE {meta}`, want: "_meta` is missing"},
-			"MissingMetaRow": {break_: `DELETE FROM {meta}`, want: "_meta` is empty"},
-			"Incomplete":     {break_: `UPDATE {meta} SET version = 0`, want: "interrupted"},
-			"MissingLane":    {break_: `DELETE FROM {lane} WHERE lane = 2`, want: "1 of 4 lanes have no row"},
-			"MissingLanes":   {break_: `DROP TABLE {lane}`, want: "_lane` is missing"},
-			"LaneBeyond":     {break_: `INSERT INTO {lane} (lane) VALUES (4)`, want: "beyond the schema's 4 lanes"},
-			"MissingIndex":   {break_: `ALTER TABLE {parked} DROP INDEX {name:parked_key}`, want: "has no index"},
-			"OtherEngine":    {break_: `ALTER TABLE {lane} ENGINE = MyISAM`, want: "kept by MyISAM"},
+			"MissingTable":   {damage: `DROP TABLE {inbox}`, want: "_inbox` is missing"},
+			"MissingMeta":    {damage: `DROP TABLE {meta}`, want: "_meta` is missing"},
+			"MissingMetaRow": {damage: `DELETE FROM {meta}`, want: "_meta` is empty"},
+			"Incomplete":     {damage: `UPDATE {meta} SET version = 0`, want: "interrupted"},
+			"MissingLane":    {damage: `DELETE FROM {lane} WHERE lane = 2`, want: "1 of 4 lanes have no row"},
+			"MissingLanes":   {damage: `DROP TABLE {lane}`, want: "_lane` is missing"},
+			"LaneBeyond":     {damage: `INSERT INTO {lane} (lane) VALUES (4)`, want: "beyond the schema's 4 lanes"},
+			"MissingIndex":   {damage: `ALTER TABLE {parked} DROP INDEX {name:parked_key}`, want: "has no index"},
+			"OtherEngine":    {damage: `ALTER TABLE {lane} ENGINE = MyISAM`, want: "kept by MyISAM"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				g := unmigrated(t, f.dsn)
@@ -170,7 +170,7 @@ func TestInspect(t *testing.T) {
 				if c.option != "" {
 					g.db = g.open(with(f.dsn, c.option, c.value))
 				} else {
-					g.exec(c.break_)
+					g.exec(c.damage)
 				}
 				found, err := g.store.Inspect(t.Context(), g.db)
 				g.ok(err)

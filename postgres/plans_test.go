@@ -36,6 +36,7 @@ func TestPlans(t *testing.T) {
 			"poll":                 `'me', 8, 0`,
 			"horizon":              `0`,
 			"pending":              `'me'`,
+			"surfaceDue":           `1, 'me', 1`,
 			"surface":              `1, 'me', 1, 100, '', ''`,
 			"ready":                `1, 0, 1000, 1000000000`,
 			"due":                  `1, 1000, 1000000000`,

@@ -120,6 +120,19 @@ FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::tex
     WITH ORDINALITY AS m(lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay, delay, place)
 ORDER BY m.place`
 
+const surfaceDueSQL = `
+-- Whether there is a lease and anything to surface, by parked_due_at. Locks
+-- nothing.
+SELECT
+    EXISTS (SELECT FROM {lane} WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint),
+    (SELECT p.pos FROM {parked} AS p WHERE p.lane = $1::int AND p.state = 'scheduled'
+        AND p.available_at <= statement_timestamp() ORDER BY p.available_at LIMIT 1) IS NOT NULL`
+
+const surfaceTimeoutSQL = `
+-- For this transaction only. A producer that has inserted the same id and does
+-- not end must not hold up the lane.
+SELECT set_config('lock_timeout', '200ms', true)`
+
 const surfaceSQL = `
 -- Locks the lane row; without it nothing below happens. Due rows come by
 -- parked_due_at. A message whose id is ready already keeps a place of its own
@@ -586,7 +599,7 @@ type statements struct {
 	poll, lastSeq, horizon, pending              string
 	claim, extend, release                       string
 	insert, insertMany, schedule                 string
-	surface, ready, due                          string
+	surfaceDue, surface, ready, due              string
 	settle, settleArchive                        string
 	publishParked, publishParkedArchive          string
 	fail, failParked, hold, promote              string
@@ -603,7 +616,7 @@ func render(t dialect.Tables) statements {
 	return statements{
 		poll: x(pollSQL), lastSeq: lastSeqSQL, horizon: x(horizonSQL), pending: x(pendingSQL), claim: x(claimSQL), extend: x(extendSQL), release: x(releaseSQL),
 		insert: x(insertSQL), insertMany: x(insertManySQL), schedule: x(scheduleSQL),
-		surface: x(surfaceSQL), ready: x(readySQL), due: x(dueSQL),
+		surfaceDue: x(surfaceDueSQL), surface: x(surfaceSQL), ready: x(readySQL), due: x(dueSQL),
 		settle: x(settleSQL), settleArchive: x(settleArchiveSQL),
 		publishParked: x(publishParkedSQL), publishParkedArchive: x(publishParkedArchiveSQL),
 		fail: x(failSQL), failParked: x(failParkedSQL), hold: x(holdSQL), promote: x(promoteSQL),

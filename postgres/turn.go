@@ -58,11 +58,27 @@ func (s *store) Release(ctx context.Context, db dialect.DB, lease dialect.Lease)
 // surfacedTwice is the reason of a scheduled message that found its id taken.
 const surfacedTwice = "a message with this id is ready already"
 
-// Surface moves due messages in one statement behind the fence.
+// Surface looks first and locks nothing when nothing is due. Otherwise it moves
+// the due messages in one statement behind the fence, in a transaction that does
+// not wait long for others: it is then a [dialect.Conflict].
 func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease, limit int) (moved int, ok bool, err error) {
-	_, err = query1(ctx, db, []any{&moved, &ok}, s.sql.surface,
-		lease.Lane, lease.Owner, lease.Epoch, limit, s.name("{ready}"), surfacedTwice)
-	return moved, ok, err
+	var due bool
+	if _, err := query1(ctx, db, []any{&ok, &due}, s.sql.surfaceDue, lease.Lane, lease.Owner, lease.Epoch); err != nil || !ok || !due {
+		return 0, ok && err == nil, err
+	}
+	ok, err = inTx(ctx, db, func(tx *sql.Tx) (bool, error) {
+		if _, err := exec(ctx, tx, surfaceTimeoutSQL); err != nil {
+			return false, err
+		}
+		var held bool
+		_, err := query1(ctx, tx, []any{&moved, &held}, s.sql.surface,
+			lease.Lane, lease.Owner, lease.Epoch, limit, s.name("{ready}"), surfacedTwice)
+		return held, err
+	})
+	if err != nil || !ok {
+		return 0, false, err
+	}
+	return moved, true, nil
 }
 
 // Ready reads a batch in one statement.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/postgres"
 )
 
 func TestTurn(t *testing.T) {
@@ -53,5 +54,48 @@ func TestTurn(t *testing.T) {
 		ok, err := f.store.Extend(t.Context(), f.db, lease, time.Hour)
 		f.ok(err)
 		f.is("extended after release", ok, false)
+	})
+}
+
+// A producer that has inserted the id of a scheduled message and does not end
+// holds nothing up: surfacing gives way and is repeated later.
+func TestSurfaceGivesWay(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		m := message("twin", keyIn(1))
+		m.Lane, m.Delay = 1, time.Microsecond
+		f.insert(m)
+		lease := f.claim(1, "me")
+		m.Delay = 0
+		producer, err := f.db.BeginTx(t.Context(), nil)
+		f.ok(err)
+		defer func() { _ = producer.Rollback() }()
+		f.ok(f.store.Insert(t.Context(), producer, []dialect.Message{m}))
+
+		_, _, err = f.store.Surface(t.Context(), f.db, lease, 10)
+		if class := postgres.New().Classify(err); class != dialect.Conflict {
+			t.Errorf("surface beside an open producer: %v (%v), want a conflict", err, class)
+		}
+		f.is("parked", f.parked(), []string{"twin:scheduled"})
+		ok, err := f.store.Extend(t.Context(), f.db, lease, time.Minute)
+		f.ok(err)
+		f.is("lease kept", ok, true)
+		f.ok(producer.Rollback())
+		moved, ok, err := f.store.Surface(t.Context(), f.db, lease, 10)
+		f.ok(err)
+		f.is("moved", moved, 1)
+		f.is("lease kept", ok, true)
+	})
+}
+
+// A time that no program could read does not get in.
+func TestInfiniteTimesAreRefused(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		for _, column := range []string{"created_at", "ready_at"} {
+			_, err := f.db.ExecContext(t.Context(), f.sql(`INSERT INTO {ready} (lane, id, topic, type, `+column+`)
+				VALUES (1, gen_random_uuid(), 't', 'y', 'infinity')`))
+			if err == nil {
+				t.Errorf("%s took infinity", column)
+			}
+		}
 	})
 }

@@ -104,7 +104,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	if err := r.outbox.Check(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // stopped before it began is stopped
+			return nil // stopped before it began is stopped
 		}
 		return fmt.Errorf("relay: %w", err)
 	}

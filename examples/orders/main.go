@@ -41,7 +41,7 @@ func run(ctx context.Context, path string, n int, w io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	o, err := outbox.New(db, sqlite.New(), outbox.Config{}) //nolint:contextcheck // New does no I/O
+	o, err := outbox.New(db, sqlite.New(), outbox.Config{})
 	if err != nil {
 		return err
 	}

@@ -70,7 +70,7 @@ func Run(ctx context.Context, cfg Config) (_ Report, err error) {
 		return Report{}, err
 	}
 	defer func() { err = errors.Join(err, d.removeFolder()) }()
-	if err := d.open(); err != nil { //nolint:contextcheck // it does no I/O
+	if err := d.open(); err != nil {
 		return Report{}, err
 	}
 	defer d.close()

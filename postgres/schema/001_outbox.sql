@@ -37,6 +37,8 @@ CREATE TABLE {ready} (
     -- The same message twice is an error in the producer's transaction.
     CONSTRAINT {name:id} UNIQUE (id),
     CONSTRAINT {name:key_has_hash} CHECK ((key IS NULL) = (key_hash IS NULL)),
+    -- 'infinity' is a time that no program could read.
+    CONSTRAINT {name:times} CHECK (isfinite(created_at) AND isfinite(ready_at)),
     -- Refuses a producer that counts the lanes differently.
     CONSTRAINT {name:lane_fits} CHECK (lane BETWEEN 0 AND {lanes} - 1 AND (key_hash IS NULL OR
         lane = (key_hash % {lanes} + {lanes} + CASE WHEN key_hash < 0 THEN {wrap} ELSE 0 END) % {lanes}))
@@ -86,6 +88,7 @@ CREATE TABLE {parked} (
     CONSTRAINT {name:parked_order} CHECK (state = 'scheduled' OR seq IS NOT NULL),
     CONSTRAINT {name:parked_head} CHECK (NOT blocking OR (key_hash IS NOT NULL AND state IN ('retry', 'dead'))),
     CONSTRAINT {name:parked_held} CHECK (state <> 'held' OR key_hash IS NOT NULL),
+    CONSTRAINT {name:parked_times} CHECK (isfinite(created_at) AND isfinite(available_at) AND isfinite(parked_at)),
     CONSTRAINT {name:parked_key_has_hash} CHECK ((key IS NULL) = (key_hash IS NULL)),
     CONSTRAINT {name:parked_lane_fits} CHECK (lane BETWEEN 0 AND {lanes} - 1 AND (key_hash IS NULL OR
         lane = (key_hash % {lanes} + {lanes} + CASE WHEN key_hash < 0 THEN {wrap} ELSE 0 END) % {lanes}))

@@ -38,6 +38,8 @@ CREATE TABLE "outbox" (
     -- The same message twice is an error in the producer's transaction.
     CONSTRAINT "outbox_id" UNIQUE (id),
     CONSTRAINT "outbox_key_has_hash" CHECK ((key IS NULL) = (key_hash IS NULL)),
+    -- 'infinity' is a time that no program could read.
+    CONSTRAINT "outbox_times" CHECK (isfinite(created_at) AND isfinite(ready_at)),
     -- Refuses a producer that counts the lanes differently.
     CONSTRAINT "outbox_lane_fits" CHECK (lane BETWEEN 0 AND 16 - 1 AND (key_hash IS NULL OR
         lane = (key_hash % 16 + 16 + CASE WHEN key_hash < 0 THEN 0 ELSE 0 END) % 16))
@@ -87,6 +89,7 @@ CREATE TABLE "outbox_parked" (
     CONSTRAINT "outbox_parked_order" CHECK (state = 'scheduled' OR seq IS NOT NULL),
     CONSTRAINT "outbox_parked_head" CHECK (NOT blocking OR (key_hash IS NOT NULL AND state IN ('retry', 'dead'))),
     CONSTRAINT "outbox_parked_held" CHECK (state <> 'held' OR key_hash IS NOT NULL),
+    CONSTRAINT "outbox_parked_times" CHECK (isfinite(created_at) AND isfinite(available_at) AND isfinite(parked_at)),
     CONSTRAINT "outbox_parked_key_has_hash" CHECK ((key IS NULL) = (key_hash IS NULL)),
     CONSTRAINT "outbox_parked_lane_fits" CHECK (lane BETWEEN 0 AND 16 - 1 AND (key_hash IS NULL OR
         lane = (key_hash % 16 + 16 + CASE WHEN key_hash < 0 THEN 0 ELSE 0 END) % 16))
@@ -278,6 +281,14 @@ SELECT m.lane, m.id::uuid, m.topic, m.key, m.key_hash, m.type, m.content_type, m
 FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::bigint[], $11::int[], $12::bigint[])
     WITH ORDINALITY AS m(lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay, delay, place)
 ORDER BY m.place
+
+-- surfaceDue --
+-- Whether there is a lease and anything to surface, by parked_due_at. Locks
+-- nothing.
+SELECT
+    EXISTS (SELECT FROM "outbox_lane" WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint),
+    (SELECT p.pos FROM "outbox_parked" AS p WHERE p.lane = $1::int AND p.state = 'scheduled'
+        AND p.available_at <= statement_timestamp() ORDER BY p.available_at LIMIT 1) IS NOT NULL
 
 -- surface --
 -- Locks the lane row; without it nothing below happens. Due rows come by

@@ -38,6 +38,8 @@ CREATE TABLE "Odd ""x"""."order" (
     -- The same message twice is an error in the producer's transaction.
     CONSTRAINT "order_id" UNIQUE (id),
     CONSTRAINT "order_key_has_hash" CHECK ((key IS NULL) = (key_hash IS NULL)),
+    -- 'infinity' is a time that no program could read.
+    CONSTRAINT "order_times" CHECK (isfinite(created_at) AND isfinite(ready_at)),
     -- Refuses a producer that counts the lanes differently.
     CONSTRAINT "order_lane_fits" CHECK (lane BETWEEN 0 AND 3 - 1 AND (key_hash IS NULL OR
         lane = (key_hash % 3 + 3 + CASE WHEN key_hash < 0 THEN 1 ELSE 0 END) % 3))
@@ -87,6 +89,7 @@ CREATE TABLE "Odd ""x"""."order_parked" (
     CONSTRAINT "order_parked_order" CHECK (state = 'scheduled' OR seq IS NOT NULL),
     CONSTRAINT "order_parked_head" CHECK (NOT blocking OR (key_hash IS NOT NULL AND state IN ('retry', 'dead'))),
     CONSTRAINT "order_parked_held" CHECK (state <> 'held' OR key_hash IS NOT NULL),
+    CONSTRAINT "order_parked_times" CHECK (isfinite(created_at) AND isfinite(available_at) AND isfinite(parked_at)),
     CONSTRAINT "order_parked_key_has_hash" CHECK ((key IS NULL) = (key_hash IS NULL)),
     CONSTRAINT "order_parked_lane_fits" CHECK (lane BETWEEN 0 AND 3 - 1 AND (key_hash IS NULL OR
         lane = (key_hash % 3 + 3 + CASE WHEN key_hash < 0 THEN 1 ELSE 0 END) % 3))
@@ -278,6 +281,14 @@ SELECT m.lane, m.id::uuid, m.topic, m.key, m.key_hash, m.type, m.content_type, m
 FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::bigint[], $11::int[], $12::bigint[])
     WITH ORDINALITY AS m(lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay, delay, place)
 ORDER BY m.place
+
+-- surfaceDue --
+-- Whether there is a lease and anything to surface, by parked_due_at. Locks
+-- nothing.
+SELECT
+    EXISTS (SELECT FROM "Odd ""x"""."order_lane" WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint),
+    (SELECT p.pos FROM "Odd ""x"""."order_parked" AS p WHERE p.lane = $1::int AND p.state = 'scheduled'
+        AND p.available_at <= statement_timestamp() ORDER BY p.available_at LIMIT 1) IS NOT NULL
 
 -- surface --
 -- Locks the lane row; without it nothing below happens. Due rows come by
