@@ -139,7 +139,7 @@ func (o *Outbox) InTx(ctx context.Context, opts *sql.TxOptions, f func(ctx conte
 	if err := tx.Commit(); err != nil {
 		return o.wrap("commit", err)
 	}
-	o.Wake()
+	o.Wake() //nolint:contextcheck // the signal outlives the call
 	return nil
 }
 

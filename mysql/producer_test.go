@@ -33,7 +33,7 @@ func TestOrder(t *testing.T) {
 func TestLargeBatch(t *testing.T) {
 	onEach(t, func(t *testing.T, f *fixture) {
 		var largest int64
-		f.ok(f.plain.QueryRow(`SELECT @@max_allowed_packet`).Scan(&largest))
+		f.ok(f.plain.QueryRowContext(f.Context(), `SELECT @@max_allowed_packet`).Scan(&largest))
 		n := int(largest>>20) + 4
 		payload := bytes.Repeat([]byte{0, '\'', '\\', 255}, 1<<18)
 		var messages []dialect.Message
@@ -59,7 +59,7 @@ func TestLargeBatch(t *testing.T) {
 func TestTooLarge(t *testing.T) {
 	onEach(t, func(t *testing.T, f *fixture) {
 		var largest int
-		f.ok(f.plain.QueryRow(`SELECT @@max_allowed_packet`).Scan(&largest))
+		f.ok(f.plain.QueryRowContext(f.Context(), `SELECT @@max_allowed_packet`).Scan(&largest))
 		over, under, small := message("over", ""), message("under", ""), message("small", "")
 		over.Payload = make([]byte, largest-(16<<10))
 		under.Payload = bytes.Repeat([]byte{0}, largest-(17<<10))
