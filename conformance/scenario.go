@@ -20,7 +20,7 @@ type Scenario struct {
 	alone bool
 	// measures tells that it compares costs, which the race detector changes.
 	measures bool
-	// timeout is the deadline around run. Default: 2m.
+	// timeout is the deadline around run. Default: 4m.
 	timeout time.Duration
 	// lanes is how many the scenario's tables have. Default: 8.
 	lanes int

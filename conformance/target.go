@@ -167,7 +167,7 @@ func (t *Target) lacks(needs []Need) string {
 
 const (
 	defaultPrefix   = "conformance"
-	defaultPatience = 30 * time.Second
+	defaultPatience = 60 * time.Second
 )
 
 func (t Target) withDefaults() (Target, error) {

@@ -57,7 +57,7 @@ type trial struct {
 type stopper interface{ stop() }
 
 const (
-	defaultTimeout = 2 * time.Minute
+	defaultTimeout = 4 * time.Minute
 	defaultOwnLane = 8
 	// poll is how often await looks.
 	poll = 5 * time.Millisecond
