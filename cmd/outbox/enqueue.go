@@ -63,10 +63,9 @@ Example:
 
 // A chunk is what one insert writes: bounded in number and bytes, so that
 // memory is for any input.
-const (
-	chunkMessages = 1000
-	chunkBytes    = 4 << 20
-)
+var chunkMessages = 1000 // smaller in tests
+
+const chunkBytes = 4 << 20
 
 // chunk is a part of a transaction.
 type chunk struct {

@@ -148,7 +148,16 @@ func TestEnqueueRefuses(t *testing.T) {
 	}
 }
 
+// smallChunks lets few lines make several chunks.
+func smallChunks(t *testing.T) {
+	t.Helper()
+	before := chunkMessages
+	chunkMessages = 20
+	t.Cleanup(func() { chunkMessages = before })
+}
+
 func TestEnqueueTransactions(t *testing.T) {
+	smallChunks(t)
 	line := func(n int) string { return fmt.Sprintf(`{"topic":"t","type":"x","key":"%d"}`+"\n", n) }
 	in := func(n, bad int) string {
 		var b strings.Builder
@@ -169,16 +178,17 @@ func TestEnqueueTransactions(t *testing.T) {
 		want      string
 		committed int
 	}{
-		{"one, all good", 2500, 0, nil, `{"enqueued":2500,"transactions":1}`, 2500},
-		{"one, a whole chunk", 1000, 0, nil, `{"enqueued":1000,"transactions":1}`, 1000},
-		{"many", 2500, 0, []string{"--tx-size", "100"}, `{"enqueued":2500,"transactions":25}`, 2500},
-		{"many, a rest", 1050, 0, []string{"--tx-size", "100"}, `{"enqueued":1050,"transactions":11}`, 1050},
-		{"larger than a chunk", 2500, 0, []string{"--tx-size", "1200"}, `{"enqueued":2500,"transactions":3}`, 2500},
+		{"one, all good", 50, 0, nil, `{"enqueued":50,"transactions":1}`, 50},
+		{"one, a whole chunk", 20, 0, nil, `{"enqueued":20,"transactions":1}`, 20},
+		{"many", 50, 0, []string{"--tx-size", "2"}, `{"enqueued":50,"transactions":25}`, 50},
+		{"many, a rest", 21, 0, []string{"--tx-size", "2"}, `{"enqueued":21,"transactions":11}`, 21},
+		{"as large as a chunk", 40, 0, []string{"--tx-size", "20"}, `{"enqueued":40,"transactions":2}`, 40},
+		{"larger than a chunk", 50, 0, []string{"--tx-size", "24"}, `{"enqueued":50,"transactions":3}`, 50},
 		{"one line each", 3, 0, []string{"--tx-size", "1"}, `{"enqueued":3,"transactions":3}`, 3},
-		{"one, the last is bad", 2500, 2500, nil, "nothing was enqueued", 0},
-		{"many, one is bad", 2500, 2350, []string{"--tx-size", "100"}, "lines 1-2300 are committed (2300 messages), nothing after them", 2300},
-		{"many, the first of one is bad", 300, 201, []string{"--tx-size", "100"}, "lines 1-200 are committed", 200},
-		{"larger than a chunk, one is bad", 5000, 3700, []string{"--tx-size", "1200"}, "lines 1-3600 are committed", 3600},
+		{"one, the last is bad", 50, 50, nil, "nothing was enqueued", 0},
+		{"many, one is bad", 50, 47, []string{"--tx-size", "2"}, "lines 1-46 are committed (46 messages), nothing after them", 46},
+		{"many, the first of one is bad", 6, 5, []string{"--tx-size", "2"}, "lines 1-4 are committed", 4},
+		{"larger than a chunk, one is bad", 100, 74, []string{"--tx-size", "24"}, "lines 1-72 are committed", 72},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := migrated(t)
@@ -201,6 +211,7 @@ func TestEnqueueTransactions(t *testing.T) {
 // of a transaction, and from an earlier transaction, on every engine: what an
 // error does to an open transaction differs.
 func TestEnqueueNamesTheDuplicate(t *testing.T) {
+	smallChunks(t)
 	onEveryEngine(t, func(t *testing.T, s *shell) {
 		id := func(n int) string { return fmt.Sprintf("0199d3c5-6a4e-7c1e-9a53-%012d", n) }
 		for _, test := range []struct {
@@ -208,13 +219,13 @@ func TestEnqueueNamesTheDuplicate(t *testing.T) {
 			first, last int // lines with the same id
 			args        []string
 		}{
-			{"in a chunk", 500, 700, nil},
-			{"across chunks", 10, 2100, nil},
-			{"across transactions", 10, 2100, []string{"--tx-size", "500"}},
-			{"next to each other", 1000, 1001, nil},
+			{"in a chunk", 10, 14, nil},
+			{"across chunks", 2, 42, nil},
+			{"across transactions", 2, 42, []string{"--tx-size", "10"}},
+			{"next to each other", 20, 21, nil},
 		} {
 			var in strings.Builder
-			for i := 1; i <= 2200; i++ {
+			for i := 1; i <= 44; i++ {
 				n := i
 				if i == test.last {
 					n = test.first
@@ -225,7 +236,7 @@ func TestEnqueueNamesTheDuplicate(t *testing.T) {
 				fmt.Sprintf("line %d: id %s is enqueued already", test.last, id(test.first)))
 			want := 0
 			if test.args != nil {
-				want = 2000
+				want = 40
 			}
 			if n := s.status("ready"); n != want {
 				t.Errorf("%s: %d are ready, want %d", test.name, n, want)
@@ -272,10 +283,11 @@ func onServer(t *testing.T, server *containers.Server) *shell {
 }
 
 func TestEnqueuePrintsIDs(t *testing.T) {
+	smallChunks(t)
 	s := migrated(t)
-	r := s.run(strings.NewReader(strings.Repeat(order, 2500)), "enqueue", "--print-ids")
+	r := s.run(strings.NewReader(strings.Repeat(order, 50)), "enqueue", "--print-ids")
 	printed := strings.Fields(r.out)
-	if r.code != exitOK || len(printed) != 2500 || r.err != "2500 messages enqueued\n" {
+	if r.code != exitOK || len(printed) != 50 || r.err != "50 messages enqueued\n" {
 		t.Fatalf("%d ids, exit code %d, %q", len(printed), r.code, r.err)
 	}
 	for i, e := range s.deliver() { // one key, so in order
@@ -284,12 +296,12 @@ func TestEnqueuePrintsIDs(t *testing.T) {
 		}
 	}
 	// An id that is printed is committed.
-	if r := s.run(strings.NewReader(strings.Repeat(order, 1500)+"bad"), "enqueue", "--print-ids"); r.code != exitFailed || r.out != "" {
+	if r := s.run(strings.NewReader(strings.Repeat(order, 30)+"bad"), "enqueue", "--print-ids"); r.code != exitFailed || r.out != "" {
 		t.Errorf("ids of a transaction that was rolled back: exit code %d, %d bytes", r.code, len(r.out))
 	}
-	r = s.run(strings.NewReader(strings.Repeat(order, 1500)+"bad"), "enqueue", "--print-ids", "--tx-size", "1000")
-	if r.code != exitFailed || len(strings.Fields(r.out)) != 1000 {
-		t.Errorf("exit code %d, %d ids, want 1000", r.code, len(strings.Fields(r.out)))
+	r = s.run(strings.NewReader(strings.Repeat(order, 30)+"bad"), "enqueue", "--print-ids", "--tx-size", "25")
+	if r.code != exitFailed || len(strings.Fields(r.out)) != 25 {
+		t.Errorf("exit code %d, %d ids, want 25", r.code, len(strings.Fields(r.out)))
 	}
 	s.fails(exitUsage, "", []string{"enqueue", "--print-ids", "--json"}, "choose one")
 }

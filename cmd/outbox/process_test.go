@@ -214,7 +214,7 @@ func killLines(t *testing.T) int {
 	if testing.Short() {
 		return 1000
 	}
-	return 2000
+	return 1500
 }
 
 // TestKilledRelaysLoseNothing: relays in four processes share the lanes and the
