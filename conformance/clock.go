@@ -331,6 +331,16 @@ func sessionsAnywhere(t *trial) {
 			}
 		}
 		t.must(box.Store().Release(t.ctx, box.DB(), dialect.Lease{Lane: 0, Owner: "mine", Epoch: epoch}), "release")
+		// And it ends, by the clock of all.
+		_, _, err = box.Store().Claim(t.ctx, box.DB(), 0, "mine", 200*time.Millisecond)
+		t.must(err, "claim")
+		next := boxes[(i+1)%len(boxes)]
+		t.await("a short lease to end for another session", func() bool {
+			epoch, ok, err = next.Store().Claim(t.ctx, next.DB(), 0, "other", time.Minute)
+			t.must(err, "claim")
+			return ok
+		})
+		t.must(next.Store().Release(t.ctx, next.DB(), dialect.Lease{Lane: 0, Owner: "other", Epoch: epoch}), "release")
 	}
 
 	// What is delayed a little comes after that little, from each zone to each.

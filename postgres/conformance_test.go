@@ -135,7 +135,7 @@ func target(t *testing.T, server *containers.Server) conformance.Target {
 		_, err := conn.ExecContext(ctx, "SET default_transaction_read_only = on")
 		return err
 	}
-	for _, zone := range []string{"UTC", "Asia/Kathmandu", "America/St_Johns", fold(time.Now())} {
+	for _, zone := range []string{"UTC", "Asia/Kathmandu", "America/St_Johns", fold(time.Now().Add(30 * time.Minute)), fold(time.Now().Add(-30 * time.Minute))} {
 		target.Zones = append(target.Zones, func(context.Context) (*sql.DB, error) {
 			in := *u
 			query := in.Query()
@@ -151,10 +151,10 @@ func target(t *testing.T, server *containers.Server) conformance.Target {
 	return target
 }
 
-// fold is a zone, as POSIX spells it, whose clocks are set back by an hour just
-// now: the hour from now on has been there before.
-func fold(now time.Time) string {
-	at := now.UTC().Add(time.Hour) // in the time that ends
+// fold is a zone, as POSIX spells it, whose clocks are set back by an hour at
+// that moment: the hour around it is there twice.
+func fold(moment time.Time) string {
+	at := moment.UTC().Add(time.Hour) // by the clocks that are set back
 	day := at.YearDay()
 	if at.Month() > time.February && at.AddDate(0, 0, -at.YearDay()+1).AddDate(0, 1, 28).Month() == time.February {
 		day-- // J counts no 29th of February
