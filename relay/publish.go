@@ -239,13 +239,11 @@ func (b *batch) try(chunk []*item) result {
 	began := time.Now()
 	errs := b.call(b.publishing, messages)
 	b.judge(chunk, errs, began)
-	through := make([]*item, 0, len(chunk))
 	for i, it := range chunk {
 		if errs[i] == nil {
-			through = append(through, it)
+			b.suspects.clear(it.row.ID, b.destinationOf(it.row.Topic))
 		}
 	}
-	b.suspects.clear(through)
 	b.observe(Attempted{Lane: b.lease.Lane, Messages: messages, Errors: errs, Took: time.Since(began)})
 	return result{items: chunk, errs: errs}
 }
@@ -268,11 +266,7 @@ func (b *batch) judge(chunk []*item, errs []error, began time.Time) {
 		return f
 	}
 	for i, it := range chunk {
-		destination := ""
-		if b.destination != nil {
-			destination = b.destination(it.row.Topic)
-		}
-		topic, whole := of(topics, it.row.Topic), of(destinations, destination)
+		topic, whole := of(topics, it.row.Topic), of(destinations, b.destinationOf(it.row.Topic))
 		switch err := errs[i]; {
 		case IsUnavailable(err):
 			whole.unavailable = err

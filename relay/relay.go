@@ -78,6 +78,14 @@ func New(o *outbox.Outbox, p Publisher, cfg Config) (*Relay, error) {
 	return r, nil
 }
 
+// destinationOf is the topic's destination, empty when there is only one.
+func (r *Relay) destinationOf(topic string) string {
+	if r.destination == nil {
+		return ""
+	}
+	return r.destination(topic)
+}
+
 // Wake makes an idle relay poll at once. It never blocks.
 func (r *Relay) Wake() {
 	select {

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"sync"
-	"sync/atomic"
 
 	"github.com/google/uuid"
 )
@@ -11,16 +10,14 @@ import (
 // through: a message that makes its broker break the connection must not pass
 // for an outage for ever.
 type suspects struct {
-	accepted atomic.Int64 // messages accepted by the broker so far
-	any      atomic.Bool
-
-	mu   sync.Mutex
-	list map[uuid.UUID]suspect
+	mu       sync.Mutex
+	accepted map[string]int64 // messages that a destination has accepted so far
+	list     map[uuid.UUID]suspect
 }
 
 type suspect struct {
 	strikes  int
-	accepted int64 // at the last strike
+	accepted int64 // by its destination, at the last strike
 }
 
 const (
@@ -30,35 +27,31 @@ const (
 	mostSuspects = 10_000
 )
 
-// strike notes that the broker was unavailable for the message and tells
-// whether that is to be held against the message.
-func (s *suspects) strike(id uuid.UUID) bool {
+// strike notes that the destination was unavailable for the message, which was
+// tried, and tells whether that is to be held against the message.
+func (s *suspects) strike(destination string, id uuid.UUID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.list == nil || len(s.list) >= mostSuspects {
 		s.list = make(map[uuid.UUID]suspect)
 	}
-	now := s.accepted.Load()
+	now := s.accepted[destination]
 	was, known := s.list[id]
 	if known && now > was.accepted {
 		was.strikes++
 	}
 	was.accepted = now
 	s.list[id] = was
-	s.any.Store(true)
 	return was.strikes >= strikesOut
 }
 
-// clear notes messages that the broker has accepted.
-func (s *suspects) clear(items []*item) {
-	s.accepted.Add(int64(len(items)))
-	if !s.any.Load() {
-		return
-	}
+// clear notes a message that the destination has accepted.
+func (s *suspects) clear(destination string, id uuid.UUID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, it := range items {
-		delete(s.list, it.row.ID)
+	if s.accepted == nil {
+		s.accepted = make(map[string]int64)
 	}
-	s.any.Store(len(s.list) > 0)
+	s.accepted[destination]++
+	delete(s.list, id)
 }
