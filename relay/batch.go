@@ -114,7 +114,7 @@ func (b *batch) settlement() dialect.Settlement {
 func (b *batch) fail(it *item, err error) (passes bool) {
 	it.err, it.at = err, time.Now()
 	attempt := it.row.Attempts + 1
-	if IsUnavailable(err) && b.suspects.strike(it.row.ID, b.destinationOf(it.row.Topic)) {
+	if IsUnavailable(err) && !errors.Is(err, errDown) && b.suspects.strike(b.destinationOf(it.row.Topic), it.row.ID) {
 		// Others get through again and again while this one does not: it is the
 		// message, not the broker.
 		err = fmt.Errorf("others of the destination get through: %s", reason(err))

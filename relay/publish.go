@@ -241,7 +241,7 @@ func (b *batch) try(chunk []*item) result {
 	b.judge(chunk, errs, began)
 	for i, it := range chunk {
 		if errs[i] == nil {
-			b.suspects.clear(it.row.ID, b.destinationOf(it.row.Topic))
+			b.suspects.clear(b.destinationOf(it.row.Topic), it.row.ID)
 		}
 	}
 	b.observe(Attempted{Lane: b.lease.Lane, Messages: messages, Errors: errs, Took: time.Since(began)})

@@ -2,17 +2,21 @@ package relay
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 )
 
-// suspects are messages for which the broker was unavailable while others got
-// through: a message that makes its broker break the connection must not pass
-// for an outage for ever.
+// suspects are messages for which their destination was unavailable while others
+// got through to it: a message that makes its broker break the connection must
+// not pass for an outage for ever.
 type suspects struct {
-	mu       sync.Mutex
-	accepted map[string]int64 // messages that a destination has accepted so far
-	list     map[uuid.UUID]suspect
+	any atomic.Bool // the list is not empty
+
+	mu   sync.Mutex
+	list map[uuid.UUID]suspect
+	// accepted counts messages by destination, while there are suspects.
+	accepted map[string]int64
 }
 
 type suspect struct {
@@ -33,7 +37,7 @@ func (s *suspects) strike(destination string, id uuid.UUID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.list == nil || len(s.list) >= mostSuspects {
-		s.list = make(map[uuid.UUID]suspect)
+		s.list, s.accepted = make(map[uuid.UUID]suspect), make(map[string]int64)
 	}
 	now := s.accepted[destination]
 	was, known := s.list[id]
@@ -42,16 +46,18 @@ func (s *suspects) strike(destination string, id uuid.UUID) bool {
 	}
 	was.accepted = now
 	s.list[id] = was
+	s.any.Store(true)
 	return was.strikes >= strikesOut
 }
 
 // clear notes a message that the destination has accepted.
 func (s *suspects) clear(destination string, id uuid.UUID) {
+	if !s.any.Load() {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.accepted == nil {
-		s.accepted = make(map[string]int64)
-	}
-	s.accepted[destination]++
 	delete(s.list, id)
+	s.accepted[destination]++
+	s.any.Store(len(s.list) > 0)
 }
