@@ -109,7 +109,7 @@ func outageOfOneDestination(t *trial) {
 	t.await("the destination to be probed again and again", func() bool { return len(eventsOf[relay.BreakerOpened](r)) >= 5 })
 	for _, p := range t.parked(outbox.Filter{All: true}) {
 		if p.Attempts != 0 || p.State == outbox.Dead || p.Topic != "away" {
-			t.error("during the outage a message of topic %q is %s after %d attempts", p.Topic, p.State, p.Attempts)
+			t.error("during the outage a message of topic %q is %s after %d attempts: %s", p.Topic, p.State, p.Attempts, p.Reason)
 		}
 	}
 	away.remove()
