@@ -313,12 +313,12 @@ func (c *child) killedItself() bool {
 
 // pause stops the process where it is, with SIGSTOP; wake with proceed.
 func (c *child) pause() {
-	c.t.must(c.cmd.Process.Signal(syscall.SIGSTOP), "pause a child process")
+	c.t.must(c.cmd.Process.Signal(pauseSignal), "pause a child process")
 }
 
 // proceed lets a paused process go on.
 func (c *child) proceed() {
-	c.t.must(c.cmd.Process.Signal(syscall.SIGCONT), "let a child process go on")
+	c.t.must(c.cmd.Process.Signal(proceedSignal), "let a child process go on")
 }
 
 // stop asks the relay to stop gracefully and waits; a process that does not
@@ -327,7 +327,7 @@ func (c *child) stop() {
 	select {
 	case <-c.gone:
 	default:
-		_ = c.cmd.Process.Signal(syscall.SIGCONT)
+		_ = c.cmd.Process.Signal(proceedSignal)
 		_ = c.cmd.Process.Signal(syscall.SIGTERM)
 		c.resume()
 		late := time.NewTimer(15 * time.Second)

@@ -20,7 +20,7 @@ var faultScenarios = []Scenario{
 	{
 		Name:    "Relay/PausedRelayIsFenced",
 		Promise: "a relay that is stopped past its lease and goes on then changes nothing in the lanes it lost",
-		Needs:   []Need{Children},
+		Needs:   []Need{Children, Pausing},
 		lanes:   1,
 		run:     pausedRelayIsFenced,
 	},

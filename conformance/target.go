@@ -102,6 +102,8 @@ type Need string
 const (
 	// Children are child processes: Target.Source.
 	Children Need = "child processes"
+	// Pausing is a system on which a child process can be paused.
+	Pausing Need = "pausing of child processes"
 	// Networked is a server that is reached through a network: Target.Network.
 	Networked Need = "a network to the server"
 	// Restart is a server that can be stopped and started.
@@ -125,6 +127,10 @@ func (t *Target) lacks(needs []Need) string {
 		case Children:
 			if t.Source == "" {
 				return "the target offers no child processes (Target.Source)"
+			}
+		case Pausing:
+			if !canPause {
+				return "this system cannot pause a process"
 			}
 		case Networked:
 			if t.Network == nil {

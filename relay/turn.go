@@ -215,7 +215,7 @@ func (t *turn) renew(ctx context.Context, cancel context.CancelCauseFunc) {
 	every := t.cfg.Lease / 3
 	for sleep(ctx, every) {
 		began := time.Now()
-		call, done := context.WithTimeout(ctx, every)
+		call, done := context.WithTimeout(ctx, t.cfg.Lease/3) // time enough to connect anew
 		ok, err := t.store.Extend(call, t.db, t.lease, t.cfg.Lease)
 		done()
 		switch {
