@@ -732,7 +732,9 @@ func TestFloorIsBelowLateCommits(t *testing.T) {
 		b := &broker{}
 		stop := run(t, o, b, relay.Config{})
 		for range 30 {
+			m.mu.Lock()
 			begun++
+			m.mu.Unlock()
 			m.enqueue(t, o, outbox.Message{Key: "other"})
 			time.Sleep(time.Second)
 		}
