@@ -243,7 +243,7 @@ func purgeUnderLoad(t *trial) {
 		}
 		return n
 	}
-	length := time.Duration(t.size(6, 3)) * time.Second
+	length := max(3, time.Duration(t.size(6, 3))) * time.Second
 	quiet := phase(500 * time.Millisecond) // before the first purge
 	loud := phase(length)
 	during := purged()

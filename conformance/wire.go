@@ -108,16 +108,18 @@ func (c *tapConn) Begin() (driver.Tx, error) {
 // BeginTx implements [driver.ConnBeginTx].
 func (c *tapConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	var tx driver.Tx
+	begun := false // a driver's tx beside an error may be a nil pointer, which is not nil here
 	err := c.step(statement{ctx: ctx, kind: "begin"}, func() (err error) {
 		if b, ok := c.conn.(driver.ConnBeginTx); ok {
 			tx, err = b.BeginTx(ctx, opts)
 		} else {
 			tx, err = c.conn.Begin() //nolint:staticcheck // the only way such a driver has
 		}
+		begun = err == nil
 		return err
 	})
 	if err != nil {
-		if tx != nil {
+		if begun {
 			_ = tx.Rollback()
 		}
 		return nil, err
