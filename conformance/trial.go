@@ -291,11 +291,15 @@ func (t *trial) await(what string, cond func() bool) {
 	t.do("went on after it had waited for %s", what)
 }
 
-// size is full, or short when the run is short, or less than that under the race
-// detector, where everything is many times slower.
+// small makes loads smaller than short ones: under the race detector, where
+// everything is many times slower, and for the suite's own tests.
+var small = raceEnabled
+
+// size is full, or short when the run is short, or less than that when loads are
+// small.
 func (t *trial) size(full, short int) int {
 	switch {
-	case raceEnabled:
+	case small:
 		return (short + 3) / 4
 	case t.target.Short:
 		return short
