@@ -63,8 +63,11 @@ func idleCostFlat(t *trial) {
 	n := t.size(500_000, 20_000)
 	// The same passes through both, so that what has only just been deleted, which
 	// some engines clean up later, is there in both.
-	t.fill(full, n, true)
-	t.fill(empty, n, false)
+	const parts = 10
+	for range parts {
+		t.fill(full, n/parts, true)
+		t.fill(empty, n/parts, false)
+	}
 	t.do("measured")
 	one := t.message("one") // content for the batches
 	poll := func(box *outbox.Outbox) {
