@@ -1,6 +1,7 @@
 package containers
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -204,11 +205,12 @@ func awaitAnswer(ctx context.Context, e engine, dsn string, exited func(context.
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 
+	answer := cmp.Or(e.answer, "SELECT 1")
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		var one int
-		queryErr := db.QueryRowContext(ctx, "SELECT 1").Scan(&one)
+		queryErr := db.QueryRowContext(ctx, answer).Scan(&one)
 		if queryErr == nil {
 			return nil
 		}

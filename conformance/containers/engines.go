@@ -9,7 +9,9 @@ import (
 	"strings"
 
 	"github.com/go-sql-driver/mysql"
-	_ "github.com/jackc/pgx/v5/stdlib" // the "pgx" driver of database/sql
+	_ "github.com/jackc/pgx/v5/stdlib"  // the "pgx" driver of database/sql
+	_ "github.com/microsoft/go-mssqldb" // the "sqlserver" driver
+	_ "github.com/sijms/go-ora/v2"      // the "oracle" driver
 )
 
 // An engine is all this package knows about one kind of server.
@@ -23,6 +25,7 @@ type engine struct {
 	ready    string // the log line of a server that accepts connections
 	readyAt  int    // how often the line appears at the first start
 	dsn      func(password, address string) string
+	answer   string // the query that tells that the server serves; SELECT 1 if empty
 	version  func(context.Context, *sql.DB) (string, error)
 	embedded bool // a library, for which there are no servers
 }
@@ -92,6 +95,70 @@ var engines = map[string]engine{
 		dsn:     dsnMySQL,
 		version: versionMySQL,
 	},
+	// Never run where this was written: the images are not to be had there.
+	"sqlserver": {
+		open:    func(dsn string) (*sql.DB, error) { return sql.Open("sqlserver", dsn) },
+		schemes: []string{"sqlserver"},
+		images: []image{
+			{"2022", "mcr.microsoft.com/mssql/server:2022-latest"},
+			{"2025", "mcr.microsoft.com/mssql/server:2025-latest"},
+		},
+		port: "1433/tcp",
+		env: func(password string) map[string]string {
+			return map[string]string{"ACCEPT_EULA": "Y", "MSSQL_PID": "Developer", "MSSQL_SA_PASSWORD": password}
+		},
+		// The server accepts connections before its databases are recovered.
+		ready:   "Recovery is complete.",
+		readyAt: 1,
+		dsn: func(password, address string) string {
+			u := url.URL{
+				Scheme:   "sqlserver",
+				User:     url.UserPassword("sa", password),
+				Host:     address,
+				RawQuery: "database=master&encrypt=true&trustservercertificate=true",
+			}
+			return u.String()
+		},
+		version: func(ctx context.Context, db *sql.DB) (string, error) {
+			var version string
+			err := db.QueryRowContext(ctx, "SELECT CAST(SERVERPROPERTY('ProductVersion') AS varchar(40))").Scan(&version)
+			return releaseOf(version), err
+		},
+	},
+	"oracle": {
+		open:    func(dsn string) (*sql.DB, error) { return sql.Open("oracle", dsn) },
+		schemes: []string{"oracle"},
+		images:  []image{{"23", "gvenzl/oracle-free:23-slim-faststart"}},
+		port:    "1521/tcp",
+		env: func(password string) map[string]string {
+			return map[string]string{"ORACLE_PASSWORD": password}
+		},
+		ready:   "DATABASE IS READY TO USE!",
+		readyAt: 1,
+		dsn: func(password, address string) string {
+			u := url.URL{Scheme: "oracle", User: url.UserPassword("system", password), Host: address, Path: "/FREEPDB1"}
+			return u.String()
+		},
+		answer: "SELECT 1 FROM DUAL",
+		version: func(ctx context.Context, db *sql.DB) (string, error) {
+			var version string
+			err := db.QueryRowContext(ctx, "SELECT version_full FROM product_component_version WHERE ROWNUM = 1").Scan(&version)
+			return version, err
+		},
+	},
+}
+
+// releases are the years by which people know the versions of SQL Server.
+var releases = map[string]string{"14": "2017", "15": "2019", "16": "2022", "17": "2025"}
+
+// releaseOf is a version with its first number replaced by the year: 16.0.4135.4
+// is 2022.0.4135.4.
+func releaseOf(version string) string {
+	major, rest, _ := strings.Cut(version, ".")
+	if year, ok := releases[major]; ok {
+		return year + "." + rest
+	}
+	return version
 }
 
 // openMySQL opens a URL, which is not the driver's own form. An error never shows it.
