@@ -16,7 +16,8 @@
 //
 //   - OUTBOX_TEST_POSTGRES_DSN: DSNs of existing servers, separated by spaces.
 //   - OUTBOX_IMAGE_POSTGRES_18: the image to run instead of the official one.
-//   - OUTBOX_TEST_CONTAINERS: "off" starts no container.
+//   - OUTBOX_TEST_CONTAINERS: "off" starts no container; "postgres:18,mysql" those of
+//     these engines and versions alone. Without it one is started for each version.
 //   - OUTBOX_REQUIRE: what must not be skipped, separated by commas: an engine, as
 //     in "postgres", or an engine and a version, as in "postgres:15". A version
 //     matches every server whose own version begins with it.

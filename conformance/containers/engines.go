@@ -39,7 +39,7 @@ var engines = map[string]engine{
 	"postgres": {
 		open:    func(dsn string) (*sql.DB, error) { return sql.Open("pgx", dsn) },
 		schemes: []string{"postgres", "postgresql"},
-		images:  []image{{"18", "postgres:18-alpine"}},
+		images:  []image{{"15", "postgres:15-alpine"}, {"18", "postgres:18-alpine"}},
 		port:    "5432/tcp",
 		env: func(password string) map[string]string {
 			return map[string]string{"POSTGRES_PASSWORD": password}

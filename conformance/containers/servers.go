@@ -135,8 +135,15 @@ func (f *fleet) gather(ctx context.Context, name string) {
 		f.notRun = append(f.notRun, envDSN(name)+" is empty")
 	}
 
-	if os.Getenv(envContainers) == "off" {
-		f.notRun = append(f.notRun, envContainers+" is off")
+	images, left, err := chosen(os.Getenv(envContainers), name, e.images)
+	if err != nil {
+		f.err = errors.Join(f.err, err)
+		return
+	}
+	if left != "" {
+		f.notRun = append(f.notRun, left)
+	}
+	if len(images) == 0 {
 		return
 	}
 	docker, err := dockerClient(ctx)
@@ -147,7 +154,7 @@ func (f *fleet) gather(ctx context.Context, name string) {
 	if err := sweep(ctx, docker); err != nil {
 		f.err = errors.Join(f.err, fmt.Errorf("remove containers left over: %w", err))
 	}
-	for _, image := range e.images {
+	for _, image := range images {
 		ref := image.ref
 		if own := os.Getenv(envImage(name, image.version)); own != "" {
 			ref = own
@@ -163,6 +170,42 @@ func (f *fleet) gather(ctx context.Context, name string) {
 		}
 		f.servers = append(f.servers, s)
 	}
+}
+
+// chosen returns the images of an engine that OUTBOX_TEST_CONTAINERS wants to be
+// started, and says which it leaves out. A name that no engine or image has is an
+// error: spelled wrongly, it would leave everything out.
+func chosen(want, engine string, images []image) (some []image, left string, err error) {
+	want = strings.TrimSpace(want)
+	switch want {
+	case "":
+		return images, "", nil
+	case "off":
+		return nil, envContainers + " is off", nil
+	}
+	wanted := make(map[string]bool) // by version, "" is all
+	for entry := range strings.SplitSeq(want, ",") {
+		name, version, _ := strings.Cut(strings.TrimSpace(entry), ":")
+		e, known := engines[name]
+		if !known || version != "" && !slices.ContainsFunc(e.images, func(i image) bool { return i.version == version }) {
+			return nil, "", fmt.Errorf("%s names %q, which is neither an engine nor one of its versions with a colon before it", envContainers, strings.TrimSpace(entry))
+		}
+		if name == engine {
+			wanted[version] = true
+		}
+	}
+	var out []string
+	for _, i := range images {
+		if wanted[""] || wanted[i.version] {
+			some = append(some, i)
+		} else {
+			out = append(out, i.version)
+		}
+	}
+	if len(out) > 0 {
+		left = fmt.Sprintf("%s leaves out %s", envContainers, strings.Join(out, " and "))
+	}
+	return some, left, nil
 }
 
 // check connects to a server given by its DSN and reads its version.

@@ -122,10 +122,11 @@ func TestServersMissing(t *testing.T) {
 func TestServersWithoutImage(t *testing.T) {
 	restartable(t) // so there is an engine to ask for it
 	const noImage = "OUTBOX_IMAGE_POSTGRES_18=127.0.0.1:1/no/such:image"
-	if out, ok := probe(t, "postgres", noImage); !ok || !strings.Contains(out, "SKIP") {
+	const one = "OUTBOX_TEST_CONTAINERS=postgres:18"
+	if out, ok := probe(t, "postgres", one, noImage); !ok || !strings.Contains(out, "SKIP") {
 		t.Errorf("does not skip:\n%s", out)
 	}
-	if out, ok := probe(t, "postgres", noImage, "OUTBOX_REQUIRE=postgres"); ok || !strings.Contains(out, "requires postgres, but") {
+	if out, ok := probe(t, "postgres", one, noImage, "OUTBOX_REQUIRE=postgres"); ok || !strings.Contains(out, "requires postgres, but") {
 		t.Errorf("does not fail where it is required:\n%s", out)
 	}
 }
@@ -169,12 +170,13 @@ func TestContainersDoNotStay(t *testing.T) {
 		return ids
 	}
 
-	out, _ := probe(t, "postgres crash", "TESTCONTAINERS_RYUK_DISABLED=true")
+	const one = "OUTBOX_TEST_CONTAINERS=postgres:18"
+	out, _ := probe(t, "postgres crash", one, "TESTCONTAINERS_RYUK_DISABLED=true")
 	crashed := orphans()
 	if len(crashed) == 0 {
 		t.Fatalf("a process that died left nothing, so this test shows nothing:\n%s", out)
 	}
-	if out, ok := probe(t, "postgres"); !ok {
+	if out, ok := probe(t, "postgres", one); !ok {
 		t.Fatalf("the next process failed:\n%s", out)
 	}
 	// Removal is no single moment, and processes of other packages sweep too.
@@ -188,6 +190,36 @@ func TestContainersDoNotStay(t *testing.T) {
 		case <-deadline:
 			t.Fatalf("containers %v are still there", left)
 		case <-time.After(pollInterval):
+		}
+	}
+}
+
+// What is started can be chosen, and a name spelled wrongly is not taken for nothing.
+func TestChosen(t *testing.T) {
+	images := engines["mysql"].images
+	for _, c := range []struct{ want, some, left, err string }{
+		{"", "8.4 9.7", "", ""},
+		{"off", "", "is off", ""},
+		{"mysql", "8.4 9.7", "", ""},
+		{"postgres:18, mysql:9.7", "9.7", "leaves out 8.4", ""},
+		{"mysql:8.4,mysql:9.7", "8.4 9.7", "", ""},
+		{"postgres", "", "leaves out 8.4 and 9.7", ""},
+		{"mysql:9", "", "", `names "mysql:9"`},
+		{"mysq", "", "", `names "mysq"`},
+	} {
+		some, left, err := chosen(c.want, "mysql", images)
+		var versions []string
+		for _, i := range some {
+			versions = append(versions, i.version)
+		}
+		if got := strings.Join(versions, " "); got != c.some {
+			t.Errorf("%q starts %q, want %q", c.want, got, c.some)
+		}
+		if !strings.Contains(left, c.left) || (c.left == "" && left != "") {
+			t.Errorf("%q says of what is left out %q, want %q", c.want, left, c.left)
+		}
+		if (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%q: error %v, want %q", c.want, err, c.err)
 		}
 	}
 }
