@@ -218,7 +218,7 @@ func (t *trial) clear() {
 		if len(rows) == 0 {
 			break
 		}
-		t.settle(lease, dialect.Settlement{Published: seqs(rows)})
+		t.settle(lease, dialect.Settlement{Published: refs(rows)})
 	}
 	t.must(t.store().Release(t.ctx, t.db, lease), "release")
 }
@@ -252,10 +252,10 @@ func (t *trial) due() []dialect.Row {
 	return rows
 }
 
-func seqs(rows []dialect.Row) []int64 {
-	list := make([]int64, len(rows))
+func refs(rows []dialect.Row) []dialect.Ref {
+	list := make([]dialect.Ref, len(rows))
 	for i := range rows {
-		list[i] = rows[i].Seq
+		list[i] = rows[i].Ref()
 	}
 	return list
 }
@@ -290,7 +290,7 @@ func settleCut(t *trial) {
 			prepare: func() {
 				t.enqueueAll(t.message("a"), t.message("b"), t.message(""))
 				lease = t.hold()
-				s = dialect.Settlement{Archive: archive, Published: seqs(t.ready())}
+				s = dialect.Settlement{Archive: archive, Published: refs(t.ready())}
 			},
 			do: do,
 		})
@@ -301,24 +301,24 @@ func settleCut(t *trial) {
 				t.enqueueAll(t.message("p"), t.message("p"), t.message("q"))
 				rows := t.ready()
 				t.settle(lease, dialect.Settlement{Failed: []dialect.Failure{
-					{Row: rows[0].Seq, Attempts: 1, Blocking: true, Reason: "once"},
-					{Row: rows[2].Seq, Attempts: 1, Blocking: true, Reason: "once"},
-				}, Hold: []int64{rows[1].Seq}})
+					{Ref: rows[0].Ref(), Attempts: 1, Blocking: true, Reason: "once"},
+					{Ref: rows[2].Ref(), Attempts: 1, Blocking: true, Reason: "once"},
+				}, Hold: []dialect.Ref{rows[1].Ref()}})
 				s = dialect.Settlement{Archive: archive}
 				for _, row := range t.due() {
 					if row.Key.V == "p" {
-						s.PublishedParked = append(s.PublishedParked, row.Pos) // the head and what is behind it
+						s.PublishedParked = append(s.PublishedParked, row.Ref()) // the head and what is behind it
 					} else {
-						s.FailedParked = append(s.FailedParked, dialect.Failure{Row: row.Pos, Attempts: 2, Delay: time.Hour, Blocking: true, Reason: "twice"})
+						s.FailedParked = append(s.FailedParked, dialect.Failure{Ref: row.Ref(), Attempts: 2, Delay: time.Hour, Blocking: true, Reason: "twice"})
 					}
 				}
 				t.enqueueAll(t.message("a"), t.message("b"), t.message("b"), t.message("c"), t.message(""))
 				rows = t.ready()
-				s.Published = []int64{rows[0].Seq, rows[4].Seq}
-				s.Hold = []int64{rows[2].Seq}
+				s.Published = []dialect.Ref{rows[0].Ref(), rows[4].Ref()}
+				s.Hold = []dialect.Ref{rows[2].Ref()}
 				s.Failed = []dialect.Failure{
-					{Row: rows[1].Seq, Attempts: 1, Delay: time.Hour, Blocking: true, Reason: "once"},
-					{Row: rows[3].Seq, Attempts: 1, Dead: true, Blocking: true, Reason: "never"},
+					{Ref: rows[1].Ref(), Attempts: 1, Delay: time.Hour, Blocking: true, Reason: "once"},
+					{Ref: rows[3].Ref(), Attempts: 1, Dead: true, Blocking: true, Reason: "never"},
 				}
 			},
 			do: do,
@@ -374,10 +374,10 @@ func operatorCut(t *trial) {
 		lease := t.hold()
 		t.enqueueAll(t.message("a"), t.message("a"), t.message("b"), t.message(""))
 		rows := t.ready()
-		t.settle(lease, dialect.Settlement{Hold: []int64{rows[1].Seq}, Failed: []dialect.Failure{
-			{Row: rows[0].Seq, Attempts: 3, Dead: true, Blocking: true, Reason: "never"},
-			{Row: rows[2].Seq, Attempts: 2, Dead: true, Blocking: true, Reason: "never"},
-			{Row: rows[3].Seq, Attempts: 1, Dead: true, Reason: "never"},
+		t.settle(lease, dialect.Settlement{Hold: []dialect.Ref{rows[1].Ref()}, Failed: []dialect.Failure{
+			{Ref: rows[0].Ref(), Attempts: 3, Dead: true, Blocking: true, Reason: "never"},
+			{Ref: rows[2].Ref(), Attempts: 2, Dead: true, Blocking: true, Reason: "never"},
+			{Ref: rows[3].Ref(), Attempts: 1, Dead: true, Reason: "never"},
 		}})
 	}
 	t.cutting(operation{
@@ -401,7 +401,7 @@ func operatorCut(t *trial) {
 			t.must(err, "purge")
 			lease := t.hold()
 			t.enqueueAll(t.message("a"), t.message("a"), t.message(""))
-			t.settle(lease, dialect.Settlement{Archive: true, Published: seqs(t.ready())})
+			t.settle(lease, dialect.Settlement{Archive: true, Published: refs(t.ready())})
 		},
 		do: func(ctx context.Context, box *outbox.Outbox) error {
 			_, err := box.Replay(ctx, everything, 0)

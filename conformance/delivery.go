@@ -98,16 +98,16 @@ func staleOwner(t *trial) {
 			before = after
 		}
 	}
-	one, two, three, four := rows[0].Seq, rows[1].Seq, rows[2].Seq, rows[3].Seq
+	one, two, three, four := rows[0].Ref(), rows[1].Ref(), rows[2].Ref(), rows[3].Ref()
 	for _, s := range []struct {
 		what       string
 		settlement dialect.Settlement
 	}{
-		{"settle of a published message", dialect.Settlement{Archive: true, Published: []int64{one}}},
-		{"settle without archive", dialect.Settlement{Published: []int64{one, two}}},
-		{"hold", dialect.Settlement{Hold: []int64{two}}},
-		{"retry", dialect.Settlement{Failed: []dialect.Failure{{Row: three, Attempts: 1, Delay: time.Hour, Blocking: true, Reason: "stale"}}}},
-		{"dead", dialect.Settlement{Failed: []dialect.Failure{{Row: four, Attempts: 1, Dead: true, Blocking: true, Reason: "stale"}}}},
+		{"settle of a published message", dialect.Settlement{Archive: true, Published: []dialect.Ref{one}}},
+		{"settle without archive", dialect.Settlement{Published: []dialect.Ref{one, two}}},
+		{"hold", dialect.Settlement{Hold: []dialect.Ref{two}}},
+		{"retry", dialect.Settlement{Failed: []dialect.Failure{{Ref: three, Attempts: 1, Delay: time.Hour, Blocking: true, Reason: "stale"}}}},
+		{"dead", dialect.Settlement{Failed: []dialect.Failure{{Ref: four, Attempts: 1, Dead: true, Blocking: true, Reason: "stale"}}}},
 	} {
 		ok, err := t.store().Settle(t.ctx, t.db, old, time.Minute, s.settlement)
 		fails(s.what, ok, err)

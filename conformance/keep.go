@@ -63,7 +63,7 @@ func (t *trial) fill(box *outbox.Outbox, n int, keep bool) {
 			t.fail("%d of %d messages are ready", len(rows), len(batch))
 		}
 		after = rows[len(rows)-1].Seq
-		ok, err := store.Settle(t.ctx, db, lease, 10*time.Minute, dialect.Settlement{Archive: keep, Published: seqs(rows)})
+		ok, err := store.Settle(t.ctx, db, lease, 10*time.Minute, dialect.Settlement{Archive: keep, Published: refs(rows)})
 		t.must(err, "settle")
 		if !ok {
 			t.fail("a settle was refused, and the lease is the lane's")
@@ -84,10 +84,10 @@ func purgeOnlyDone(t *trial) {
 	t.enqueueAll(t.message("retry"), t.message("retry"), t.message("dead"), t.message("dead"), t.message(""))
 	rows := t.ready()
 	t.settle(lease, dialect.Settlement{
-		Hold: []int64{rows[1].Seq, rows[3].Seq},
+		Hold: []dialect.Ref{rows[1].Ref(), rows[3].Ref()},
 		Failed: []dialect.Failure{
-			{Row: rows[0].Seq, Attempts: 1, Delay: time.Hour, Blocking: true, Reason: "not yet"},
-			{Row: rows[2].Seq, Attempts: 1, Dead: true, Blocking: true, Reason: "never"},
+			{Ref: rows[0].Ref(), Attempts: 1, Delay: time.Hour, Blocking: true, Reason: "not yet"},
+			{Ref: rows[2].Ref(), Attempts: 1, Dead: true, Blocking: true, Reason: "never"},
 		},
 	})
 	delayed := t.message("delayed")

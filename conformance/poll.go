@@ -115,7 +115,7 @@ func idleCostFlat(t *trial) {
 			if len(rows) != len(batch) {
 				t.fail("%d of %d messages are ready", len(rows), len(batch))
 			}
-			ok, err := box.Store().Settle(t.ctx, box.DB(), l, time.Minute, dialect.Settlement{Archive: true, Published: seqs(rows)})
+			ok, err := box.Store().Settle(t.ctx, box.DB(), l, time.Minute, dialect.Settlement{Archive: true, Published: refs(rows)})
 			t.must(err, "settle")
 			if !ok {
 				t.fail("a settle was refused, and the lease is the lane's")

@@ -163,10 +163,10 @@ func markNeverPrecedesAck(t *trial) {
 	d := hooked(t.target.Dialect, hooks{before: func(_ context.Context, o op) error {
 		mu.Lock()
 		defer mu.Unlock()
-		for _, seq := range o.settlement.Published {
+		for _, row := range o.settlement.Published {
 			marked.Add(1)
-			if !told[seq] {
-				t.error("a settle names seq %d as published, which the broker has not taken", seq)
+			if !told[row.Place] {
+				t.error("a settle names seq %d as published, which the broker has not taken", row.Place)
 			}
 		}
 		return nil
@@ -483,8 +483,8 @@ func holdIsCheap(t *trial) {
 		if o.name == "settle" && ok && err == nil {
 			mu.Lock()
 			defer mu.Unlock()
-			for _, seq := range o.settlement.Hold {
-				held[seq]++
+			for _, row := range o.settlement.Hold {
+				held[row.Place]++
 			}
 		}
 		return err

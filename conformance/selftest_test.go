@@ -341,27 +341,33 @@ func (s *store) Settle(ctx context.Context, db dialect.DB, lease dialect.Lease, 
 
 // upTo are the ready rows of the lane up to the highest one published, but for
 // those that the settlement names otherwise.
-func (s *store) upTo(ctx context.Context, db dialect.DB, lane int, what dialect.Settlement) ([]int64, error) {
-	named := make(map[int64]bool)
-	for _, seq := range what.Hold {
-		named[seq] = true
+func (s *store) upTo(ctx context.Context, db dialect.DB, lane int, what dialect.Settlement) ([]dialect.Ref, error) {
+	named := make(map[dialect.Ref]bool)
+	for _, row := range what.Hold {
+		named[row] = true
 	}
 	for _, f := range what.Failed {
-		named[f.Row] = true
+		named[f.Ref] = true
 	}
-	rows, err := db.QueryContext(ctx, s.sql(`SELECT seq FROM {ready} WHERE lane = ? AND seq <= ?`), lane, slices.Max(what.Published))
+	var highest int64
+	for _, row := range what.Published {
+		highest = max(highest, row.Place)
+	}
+	rows, err := db.QueryContext(ctx, s.sql(`SELECT seq, id FROM {ready} WHERE lane = ? AND seq <= ?`), lane, highest)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = rows.Close() }()
-	var all []int64
+	var all []dialect.Ref
 	for rows.Next() {
-		var seq int64
-		if err := rows.Scan(&seq); err != nil {
+		var row dialect.Ref
+		var id []byte
+		if err := rows.Scan(&row.Place, &id); err != nil {
 			return nil, err
 		}
-		if !named[seq] {
-			all = append(all, seq)
+		row.ID = [16]byte(id)
+		if !named[row] {
+			all = append(all, row)
 		}
 	}
 	return all, rows.Err()
@@ -369,9 +375,12 @@ func (s *store) upTo(ctx context.Context, db dialect.DB, lane int, what dialect.
 
 // putBack brings rows that were taken and are settled now.
 func (s *store) putBack(ctx context.Context, db dialect.DB, what dialect.Settlement) error {
-	seqs := slices.Concat(what.Published, what.Hold)
+	var seqs []int64
+	for _, row := range slices.Concat(what.Published, what.Hold) {
+		seqs = append(seqs, row.Place)
+	}
 	for _, f := range what.Failed {
-		seqs = append(seqs, f.Row)
+		seqs = append(seqs, f.Place)
 	}
 	list, err := json.Marshal(seqs)
 	if err != nil || len(seqs) == 0 {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/dialect"
 	"github.com/outbox-suite/outbox/relay"
@@ -200,7 +202,7 @@ func twoDatabases(t *trial) {
 		t.fail("the other's lane is claimed with epoch %d (%v), the first one's with %d", epoch, ok, mine.Epoch)
 	}
 	rows := t.ready()
-	ok, err = other.Store().Settle(t.ctx, t.db, mine, time.Minute, dialect.Settlement{Published: seqs(rows)})
+	ok, err = other.Store().Settle(t.ctx, t.db, mine, time.Minute, dialect.Settlement{Published: refs(rows)})
 	t.must(err, "settle in the other")
 	if s, err := other.Stats(t.ctx); ok || err != nil || s.Ready != int64(len(messages)) {
 		t.error("a settle under a lease of the first outbox was answered by the second with %v, and left %d of %d messages: %v", ok, s.Ready, len(messages), err)
@@ -210,7 +212,7 @@ func twoDatabases(t *trial) {
 	t.must(t.store().Release(t.ctx, t.db, mine), "release")
 	// A settle of rows that are gone changes no other ones, and a lease that is
 	// gone is reported.
-	ok, err = t.store().Settle(t.ctx, t.db, mine, time.Minute, dialect.Settlement{Published: seqs(rows)})
+	ok, err = t.store().Settle(t.ctx, t.db, mine, time.Minute, dialect.Settlement{Published: refs(rows)})
 	if err != nil || ok || t.stats().Ready != int64(len(messages)) {
 		t.error("a settle after the release was answered with %v, and left %d of %d messages: %v", ok, t.stats().Ready, len(messages), err)
 	}
@@ -259,20 +261,20 @@ func exactlyTheRowsNamed(t *trial) {
 		}
 		lease := t.hold()
 		rows := t.ready()
-		var named, others []int64
+		var named, others []dialect.Ref
 		for i := range rows {
 			if i%2 == 1 && i < len(rows)-1 {
-				named = append(named, rows[i].Seq)
+				named = append(named, rows[i].Ref())
 			} else {
-				others = append(others, rows[i].Seq)
+				others = append(others, rows[i].Ref())
 			}
 		}
-		gone := []int64{rows[len(rows)-1].Seq + 1_000_000}
+		gone := []dialect.Ref{{Place: rows[len(rows)-1].Seq + 1_000_000, ID: uuid.New()}}
 		t.settle(lease, dialect.Settlement{Archive: archive, Published: slices.Concat(named[:6], gone), Failed: []dialect.Failure{
-			{Row: named[6], Attempts: 1, Delay: time.Hour, Blocking: true, Reason: "once"},
-			{Row: named[7], Attempts: 1, Dead: true, Blocking: true, Reason: "never"},
+			{Ref: named[6], Attempts: 1, Delay: time.Hour, Blocking: true, Reason: "once"},
+			{Ref: named[7], Attempts: 1, Dead: true, Blocking: true, Reason: "never"},
 		}, Hold: named[8:]})
-		if left := seqs(t.ready()); !slices.Equal(left, others) {
+		if left := refs(t.ready()); !slices.Equal(left, others) {
 			t.error("a settle of every second row (archive %v) left %v, not %v", archive, left, others)
 		}
 		if n := len(t.parkedOf(t.box)); n != 3 {
@@ -280,7 +282,7 @@ func exactlyTheRowsNamed(t *trial) {
 		}
 		// The same among parked ones.
 		due := t.due()
-		t.settle(lease, dialect.Settlement{Archive: archive, PublishedParked: []int64{due[0].Pos}})
+		t.settle(lease, dialect.Settlement{Archive: archive, PublishedParked: []dialect.Ref{due[0].Ref()}})
 		if n := len(t.parkedOf(t.box)); n != 2 {
 			t.error("a settle of one parked row (archive %v) left %d of 3", archive, n)
 		}

@@ -204,7 +204,7 @@ func claimableAtOnce(t *trial) {
 			t.error("a new message is %v old", rows[0].Age)
 		}
 		ok, err := store.Settle(t.ctx, db, lease, time.Minute, dialect.Settlement{
-			Failed: []dialect.Failure{{Row: rows[0].Seq, Attempts: 1, Blocking: true, Reason: "tried"}},
+			Failed: []dialect.Failure{{Ref: rows[0].Ref(), Attempts: 1, Blocking: true, Reason: "tried"}},
 		})
 		t.must(err, "settle")
 		due, err := store.Due(t.ctx, db, 0, dialect.Limit{Rows: 10})
@@ -213,7 +213,7 @@ func claimableAtOnce(t *trial) {
 			t.fail("a retry without a delay is not due in the next statement")
 		}
 		ok, err = store.Settle(t.ctx, db, lease, time.Minute, dialect.Settlement{
-			Archive: true, PublishedParked: []int64{due[0].Pos},
+			Archive: true, PublishedParked: []dialect.Ref{due[0].Ref()},
 		})
 		t.must(err, "settle")
 		if !ok {

@@ -283,6 +283,14 @@ type Row struct {
 	Blocked bool
 }
 
+// Ref names the row in a [Settlement].
+func (r *Row) Ref() Ref {
+	if r.Pos != 0 {
+		return Ref{Place: r.Pos, ID: r.ID}
+	}
+	return Ref{Place: r.Seq, ID: r.ID}
+}
+
 // Turn is what the owner of a lane does.
 type Turn interface {
 	// Surface moves up to limit scheduled messages that are due into the ready
@@ -301,27 +309,36 @@ type Turn interface {
 	// Settle records the outcomes in one transaction under the lease, extends
 	// the lease to ttl from now, marks the lane as served, and promotes (see
 	// the package documentation). It moves exactly the rows named; a row that
-	// is no longer there is passed over. ok is false, and nothing is changed,
-	// when the lease is lost.
+	// is no longer there, or whose place another message has taken, is passed
+	// over. ok is false, and nothing is changed, when the lease is lost.
 	Settle(ctx context.Context, db DB, lease Lease, ttl time.Duration, s Settlement) (ok bool, err error)
 }
 
-// Settlement names rows and what became of them. Ready rows are named by seq,
-// parked rows by pos.
+// Settlement names rows and what became of them. No row is named twice.
 type Settlement struct {
 	// Archive moves what was published to the done table; otherwise it is
 	// deleted.
 	Archive bool
 	// Published are ready rows the broker has accepted.
-	Published []int64
+	Published []Ref
 	// PublishedParked are parked rows the broker has accepted.
-	PublishedParked []int64
+	PublishedParked []Ref
 	// Hold are ready rows to park behind their blocked key.
-	Hold []int64
+	Hold []Ref
 	// Failed are ready rows to park, FailedParked parked rows to keep, in state
 	// retry or dead.
 	Failed       []Failure
 	FailedParked []Failure
+}
+
+// Ref names one row. The place alone would not do: a server that comes back
+// without its last commits, as after a failover to a replica that was behind, may
+// give the same place to another message while a relay still settles the first.
+type Ref struct {
+	// Place is the seq of a ready row and the pos of a parked one.
+	Place int64
+	// ID is the id of the message that was read there.
+	ID [16]byte
 }
 
 // Empty tells whether the settlement names no row.
@@ -331,8 +348,7 @@ func (s Settlement) Empty() bool {
 
 // Failure is the outcome of a message that was not accepted.
 type Failure struct {
-	// Row is a seq in Settlement.Failed and a pos in Settlement.FailedParked.
-	Row int64
+	Ref
 	// Attempts is the new number of failed attempts.
 	Attempts int
 	// Dead ends the attempts; otherwise the row is in state retry.
@@ -471,4 +487,13 @@ type Waker interface {
 	// Listen calls wake at every signal until the context ends or the
 	// connection is lost, and says why it ended. It needs a session of its own.
 	Listen(ctx context.Context, db *sql.DB, wake func()) error
+}
+
+// Granter is an optional interface of a Store whose engine has users.
+type Granter interface {
+	// Grants returns the statements that give the least privileges on the tables
+	// to four roles: outbox_producer, outbox_relay, outbox_operator and
+	// outbox_consumer. They are for a DBA to read or run, once the tables and the
+	// roles are there; each ends with a semicolon at the end of a line.
+	Grants() string
 }

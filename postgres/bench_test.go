@@ -51,14 +51,14 @@ func BenchmarkBatch(b *testing.B) {
 					f.ok(err)
 					s := dialect.Settlement{Archive: archive}
 					for _, r := range rows {
-						s.Published = append(s.Published, r.Seq)
+						s.Published = append(s.Published, r.Ref())
 					}
 					ok, err := f.store.Settle(b.Context(), f.db, lease, time.Hour, s)
 					f.ok(err)
 					if !ok || len(rows) != batch {
 						b.Fatal(ok, len(rows))
 					}
-					after = s.Published[batch-1]
+					after = s.Published[batch-1].Place
 				}
 				b.ReportMetric(batch*float64(b.N)/b.Elapsed().Seconds(), "messages/s")
 			})

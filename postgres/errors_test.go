@@ -234,7 +234,7 @@ func TestDuplicates(t *testing.T) {
 		// Parked otherwise, the id may stand there any number of times.
 		lease := f.claim(1, "me")
 		for range 3 {
-			f.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Row: f.seq("ready"), Attempts: 1, Dead: true}}})
+			f.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Ref: f.ref("ready"), Attempts: 1, Dead: true}}})
 			f.insert(ready)
 		}
 		f.is("parked", f.parked(), []string{"ready:dead", "ready:dead", "ready:dead", "scheduled:scheduled"})

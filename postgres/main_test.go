@@ -273,18 +273,33 @@ func (f *fixture) readyTopics() []string {
 	return f.list(`SELECT topic FROM {ready} ORDER BY lane, seq`)
 }
 
-// seq is the seq of a ready message, pos the pos of a parked one.
+// seq is the seq of a ready message.
 func (f *fixture) seq(topic string) int64 {
 	return f.count(`SELECT seq FROM {ready} WHERE topic = $1`, topic)
 }
 
-func (f *fixture) pos(topic string) int64 {
-	return f.count(`SELECT pos FROM {parked} WHERE topic = $1`, topic)
+// ref names a ready message, parkedRef a parked one.
+func (f *fixture) ref(topic string) dialect.Ref {
+	f.Helper()
+	return f.named(`SELECT seq, id FROM {ready} WHERE topic = $1`, topic)
 }
 
-func (f *fixture) seqs(topics ...string) (list []int64) {
+func (f *fixture) parkedRef(topic string) dialect.Ref {
+	f.Helper()
+	return f.named(`SELECT pos, id FROM {parked} WHERE topic = $1`, topic)
+}
+
+func (f *fixture) named(text, topic string) (r dialect.Ref) {
+	f.Helper()
+	if err := f.db.QueryRowContext(f.Context(), f.sql(text), topic).Scan(&r.Place, (*uuid.UUID)(&r.ID)); err != nil {
+		f.Fatalf("%s: %v", text, err)
+	}
+	return r
+}
+
+func (f *fixture) refs(topics ...string) (list []dialect.Ref) {
 	for _, t := range topics {
-		list = append(list, f.seq(t))
+		list = append(list, f.ref(t))
 	}
 	return list
 }

@@ -40,13 +40,13 @@ func TestPlans(t *testing.T) {
 			"surface":              `1, 'me', 1, 100, '', ''`,
 			"ready":                `1, 0, 1000, 1000000000`,
 			"due":                  `1, 1000, 1000000000`,
-			"settle":               `1, 'me', 1, 1000, ` + many("1"),
-			"settleArchive":        `1, 'me', 1, 1000, ` + many("1"),
-			"publishParked":        `1, ` + many("1"),
-			"publishParkedArchive": `1, ` + many("1"),
-			"fail":                 `1, ` + many("1") + `, ` + many("1") + `, ` + many("f") + `, ` + many("1") + `, ` + many("t") + `, ` + many("x"),
-			"failParked":           `1, ` + many("1") + `, ` + many("1") + `, ` + many("f") + `, ` + many("1") + `, ` + many("t") + `, ` + many("x"),
-			"hold":                 `1, ` + many("1"),
+			"settle":               `1, 'me', 1, 1000, ` + many("1") + `, ` + many(anID),
+			"settleArchive":        `1, 'me', 1, 1000, ` + many("1") + `, ` + many(anID),
+			"publishParked":        `1, ` + many("1") + `, ` + many(anID),
+			"publishParkedArchive": `1, ` + many("1") + `, ` + many(anID),
+			"fail":                 `1, ` + many("1") + `, ` + many(anID) + `, ` + many("1") + `, ` + many("f") + `, ` + many("1") + `, ` + many("t") + `, ` + many("x"),
+			"failParked":           `1, ` + many("1") + `, ` + many(anID) + `, ` + many("1") + `, ` + many("f") + `, ` + many("1") + `, ` + many("t") + `, ` + many("x"),
+			"hold":                 `1, ` + many("1") + `, ` + many(anID),
 			"promote":              `1, ` + many("1"),
 			"purge":                `0, 500`,
 			"recorded":             `'me', '7'`,
@@ -89,6 +89,8 @@ func arguments(list string) string {
 	}
 	return " (" + list + ")"
 }
+
+const anID = "00000000000000000000000000000000"
 
 // many is an array of as many elements as a settle may name rows.
 func many(element string) string {

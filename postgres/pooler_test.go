@@ -170,7 +170,7 @@ func TestPooler(t *testing.T) {
 							}
 							lease := dialect.Lease{Lane: lane, Owner: "me", Epoch: epoch}
 							ok, err = g.store.Settle(ctx, g.db, lease, time.Hour, dialect.Settlement{
-								Archive: true, Published: []int64{rows[0].Seq}, Failed: []dialect.Failure{{Row: rows[1].Seq, Attempts: 1, Dead: true}},
+								Archive: true, Published: []dialect.Ref{rows[0].Ref()}, Failed: []dialect.Failure{{Ref: rows[1].Ref(), Attempts: 1, Dead: true}},
 							})
 							if err != nil || !ok {
 								t.Error(ok, err)

@@ -17,6 +17,9 @@ import "github.com/outbox-suite/outbox/dialect"
 //   - Rows are named by ANY (ARRAY(SELECT ...)), whose length the planner does not
 //     know and takes for 10. A thousand names in sight would have it read a
 //     table of some ten thousand rows from end to end.
+//   - A row is named by its place and its id, as a pair. IS TRUE keeps the look at
+//     the pairs a filter, one hash of them: without it the planner may join them
+//     with the table, by a plan that is good for the ten rows it expects.
 //   - A CTE that another one must not overtake is read by it: rows are only
 //     touched where EXISTS (SELECT FROM fence) holds, which the executor
 //     settles before it touches the first of them.
@@ -259,6 +262,7 @@ WITH fence AS (
 ), gone AS (
     DELETE FROM {ready}
     WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($5::bigint[]))) AND EXISTS (SELECT FROM fence)
+      AND ((seq, id) IN (SELECT n.seq, n.id::uuid FROM unnest($5::bigint[], $6::text[]) AS n(seq, id))) IS TRUE
 )
 SELECT EXISTS (SELECT FROM fence)`
 
@@ -272,6 +276,7 @@ WITH fence AS (
 ), gone AS (
     DELETE FROM {ready}
     WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($5::bigint[]))) AND EXISTS (SELECT FROM fence)
+      AND ((seq, id) IN (SELECT n.seq, n.id::uuid FROM unnest($5::bigint[], $6::text[]) AS n(seq, id))) IS TRUE
     RETURNING *
 ), kept AS (
     INSERT INTO {done} (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome)
@@ -286,7 +291,9 @@ SELECT EXISTS (SELECT FROM fence)`
 const publishParkedSQL = `
 -- By parked's primary key.
 WITH gone AS (
-    DELETE FROM {parked} WHERE lane = $1::int AND pos = ANY (ARRAY(SELECT unnest($2::bigint[])))
+    DELETE FROM {parked}
+    WHERE lane = $1::int AND pos = ANY (ARRAY(SELECT unnest($2::bigint[])))
+      AND ((pos, id) IN (SELECT n.pos, n.id::uuid FROM unnest($2::bigint[], $3::text[]) AS n(pos, id))) IS TRUE
     RETURNING key_hash
 )
 SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL`
@@ -294,7 +301,9 @@ SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL`
 const publishParkedArchiveSQL = `
 -- By parked's primary key.
 WITH gone AS (
-    DELETE FROM {parked} WHERE lane = $1::int AND pos = ANY (ARRAY(SELECT unnest($2::bigint[])))
+    DELETE FROM {parked}
+    WHERE lane = $1::int AND pos = ANY (ARRAY(SELECT unnest($2::bigint[])))
+      AND ((pos, id) IN (SELECT n.pos, n.id::uuid FROM unnest($2::bigint[], $3::text[]) AS n(pos, id))) IS TRUE
     RETURNING *
 ), kept AS (
     INSERT INTO {done} (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome, reason)
@@ -306,10 +315,12 @@ SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL`
 const failSQL = `
 -- By ready's primary key.
 WITH failure AS MATERIALIZED (
-    SELECT seq, attempts, dead, delay, blocking, reason FROM unnest($2::bigint[], $3::int[], $4::bool[], $5::bigint[], $6::bool[], $7::text[])
+    SELECT seq, attempts, dead, delay, blocking, reason FROM unnest($2::bigint[], $4::int[], $5::bool[], $6::bigint[], $7::bool[], $8::text[])
         AS f(seq, attempts, dead, delay, blocking, reason)
 ), gone AS (
-    DELETE FROM {ready} WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($2::bigint[])))
+    DELETE FROM {ready}
+    WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($2::bigint[])))
+      AND ((seq, id) IN (SELECT n.seq, n.id::uuid FROM unnest($2::bigint[], $3::text[]) AS n(seq, id))) IS TRUE
     RETURNING *
 ), kept AS (
     INSERT INTO {parked} (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay,
@@ -330,9 +341,10 @@ WITH changed AS (
     SET attempts = f.attempts, reason = f.reason, blocking = f.blocking AND p.key_hash IS NOT NULL,
         state = CASE WHEN f.dead THEN 'dead' ELSE 'retry' END,
         available_at = CASE WHEN NOT f.dead THEN clock_timestamp() + f.delay * interval '1 microsecond' END
-    FROM unnest($2::bigint[], $3::int[], $4::bool[], $5::bigint[], $6::bool[], $7::text[])
-        AS f(pos, attempts, dead, delay, blocking, reason)
+    FROM unnest($2::bigint[], $3::text[], $4::int[], $5::bool[], $6::bigint[], $7::bool[], $8::text[])
+        AS f(pos, id, attempts, dead, delay, blocking, reason)
     WHERE p.lane = $1::int AND p.pos = f.pos AND p.pos = ANY (ARRAY(SELECT unnest($2::bigint[])))
+      AND (p.id = f.id::uuid) IS TRUE
     RETURNING p.key_hash
 )
 SELECT DISTINCT key_hash FROM changed WHERE key_hash IS NOT NULL`
@@ -340,7 +352,9 @@ SELECT DISTINCT key_hash FROM changed WHERE key_hash IS NOT NULL`
 const holdSQL = `
 -- By ready's primary key.
 WITH gone AS (
-    DELETE FROM {ready} WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($2::bigint[])))
+    DELETE FROM {ready}
+    WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($2::bigint[])))
+      AND ((seq, id) IN (SELECT n.seq, n.id::uuid FROM unnest($2::bigint[], $3::text[]) AS n(seq, id))) IS TRUE
     RETURNING *
 ), kept AS (
     INSERT INTO {parked} (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, state)

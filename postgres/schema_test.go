@@ -237,7 +237,7 @@ func TestArchiveMissing(t *testing.T) {
 	onEach(t, func(t *testing.T, f *fixture) {
 		f.run(keyIn(0), 2)
 		lease := f.claim(1, "me")
-		s := dialect.Settlement{Archive: true, Published: f.seqs(f.readyTopics()...)}
+		s := dialect.Settlement{Archive: true, Published: f.refs(f.readyTopics()...)}
 		archive := func(name string) {
 			t.Helper()
 			_, err := f.store.Settle(t.Context(), f.db, lease, time.Hour, s)
@@ -270,7 +270,7 @@ func TestPartitionedDone(t *testing.T) {
 		f.run(keyIn(0), 6)
 		lease := f.claim(1, "me")
 		all := f.readyTopics()
-		f.settle(lease, dialect.Settlement{Archive: true, Published: f.seqs(all...)})
+		f.settle(lease, dialect.Settlement{Archive: true, Published: f.refs(all...)})
 		// The rows of both partitions stand in the same places.
 		f.exec(`UPDATE {done} SET done_at = '2019-01-01' WHERE pos <= 3`)
 		f.exec(`WITH gone AS (DELETE FROM {done} WHERE pos > 3 RETURNING *) INSERT INTO {done} SELECT * FROM gone`)

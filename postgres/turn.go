@@ -119,7 +119,7 @@ func (s *store) settlePublished(ctx context.Context, on querier, lease dialect.L
 	if t.Archive {
 		text = s.sql.settleArchive
 	}
-	_, err = query1(ctx, on, []any{&ok}, text, lease.Lane, lease.Owner, lease.Epoch, micros(ttl), t.Published)
+	_, err = query1(ctx, on, []any{&ok}, text, append([]any{lease.Lane, lease.Owner, lease.Epoch, micros(ttl)}, refs(t.Published)...)...)
 	return ok, err
 }
 
@@ -135,10 +135,10 @@ func (s *store) settleParked(ctx context.Context, tx *sql.Tx, lane int, t dialec
 		text string
 		args []any
 	}{
-		{len(t.PublishedParked), publishParked, []any{t.PublishedParked}},
+		{len(t.PublishedParked), publishParked, refs(t.PublishedParked)},
 		{len(t.Failed), s.sql.fail, failures(t.Failed)},
 		{len(t.FailedParked), s.sql.failParked, failures(t.FailedParked)},
-		{len(t.Hold), s.sql.hold, []any{t.Hold}},
+		{len(t.Hold), s.sql.hold, refs(t.Hold)},
 	}
 	var keys []int64
 	for _, step := range steps {
@@ -165,21 +165,32 @@ func (s *store) promote(ctx context.Context, tx *sql.Tx, lane int, keys []int64)
 	return err
 }
 
+// refs turns the names of rows on their side: an array of places and one of ids.
+func refs(list []dialect.Ref) []any {
+	place, id := make([]int64, len(list)), make([]string, len(list))
+	for i := range list {
+		place[i], id[i] = list[i].Place, uuidText(list[i].ID)
+	}
+	return []any{place, id}
+}
+
 // failures turns failures on their side, an array a column.
 func failures(list []dialect.Failure) []any {
 	var (
 		row, delay     []int64
+		id             []string
 		attempts       []int32
 		dead, blocking []bool
 		reason         []string
 	)
 	for _, f := range list {
-		row = append(row, f.Row)
+		row = append(row, f.Place)
+		id = append(id, uuidText(f.ID))
 		attempts = append(attempts, int32(min(f.Attempts, math.MaxInt32))) //nolint:gosec // bounded
 		dead = append(dead, f.Dead)
 		delay = append(delay, micros(f.Delay))
 		blocking = append(blocking, f.Blocking)
 		reason = append(reason, f.Reason)
 	}
-	return []any{row, attempts, dead, delay, blocking, reason}
+	return []any{row, id, attempts, dead, delay, blocking, reason}
 }

@@ -76,17 +76,17 @@ func (b *batch) settlement() dialect.Settlement {
 		switch it.outcome {
 		case accepted:
 			if b.parked {
-				s.PublishedParked = append(s.PublishedParked, it.row.Pos)
+				s.PublishedParked = append(s.PublishedParked, it.row.Ref())
 			} else {
-				s.Published = append(s.Published, it.row.Seq)
+				s.Published = append(s.Published, it.row.Ref())
 			}
 		case held:
 			if !b.parked { // a parked row behind its head is held already
-				s.Hold = append(s.Hold, it.row.Seq)
+				s.Hold = append(s.Hold, it.row.Ref())
 			}
 		case failed, died:
 			f := dialect.Failure{
-				Attempts: it.row.Attempts, Dead: it.outcome == died, Reason: reason(it.err),
+				Ref: it.row.Ref(), Attempts: it.row.Attempts, Dead: it.outcome == died, Reason: reason(it.err),
 				Blocking: it.row.KeyHash.Valid && (it.outcome == failed || b.cfg.OnDead == HoldKey),
 			}
 			if it.counted {
@@ -96,10 +96,8 @@ func (b *batch) settlement() dialect.Settlement {
 				f.Delay = max(0, it.delay-time.Since(it.at)) // counted from the failure
 			}
 			if b.parked {
-				f.Row = it.row.Pos
 				s.FailedParked = append(s.FailedParked, f)
 			} else {
-				f.Row = it.row.Seq
 				s.Failed = append(s.Failed, f)
 			}
 		case waiting, left:

@@ -325,10 +325,10 @@ func (m *memory) Settle(_ context.Context, _ dialect.DB, lease dialect.Lease, tt
 			return true
 		})
 	}
-	take(&m.ready, func(r memoryRow) bool { return slices.Contains(s.Published, r.Seq) }, publish)
-	take(&m.parked, func(r memoryRow) bool { return slices.Contains(s.PublishedParked, r.Pos) }, publish)
+	take(&m.ready, func(r memoryRow) bool { return slices.Contains(s.Published, r.Ref()) }, publish)
+	take(&m.parked, func(r memoryRow) bool { return slices.Contains(s.PublishedParked, r.Ref()) }, publish)
 	for _, f := range s.Failed {
-		take(&m.ready, func(r memoryRow) bool { return r.Seq == f.Row }, func(r memoryRow) {
+		take(&m.ready, func(r memoryRow) bool { return r.Ref() == f.Ref }, func(r memoryRow) {
 			m.pos++
 			r.Pos = m.pos
 			r.apply(f)
@@ -337,12 +337,12 @@ func (m *memory) Settle(_ context.Context, _ dialect.DB, lease dialect.Lease, tt
 	}
 	for _, f := range s.FailedParked {
 		for i := range m.parked {
-			if m.parked[i].Pos == f.Row {
+			if m.parked[i].Ref() == f.Ref {
 				m.parked[i].apply(f)
 			}
 		}
 	}
-	take(&m.ready, func(r memoryRow) bool { return slices.Contains(s.Hold, r.Seq) }, func(r memoryRow) {
+	take(&m.ready, func(r memoryRow) bool { return slices.Contains(s.Hold, r.Ref()) }, func(r memoryRow) {
 		m.pos++
 		r.Pos, r.state = m.pos, dialect.Held
 		m.parked = append(m.parked, r)

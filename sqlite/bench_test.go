@@ -41,7 +41,7 @@ func BenchmarkDrain(b *testing.B) {
 				b.StartTimer()
 				rows, err := e.store.Ready(e.ctx, e.db, 0, 0, dialect.Limit{Rows: batch})
 				e.must(err)
-				ok, err := e.store.Settle(e.ctx, e.db, lease, time.Minute, dialect.Settlement{Archive: archive, Published: seqs(rows)})
+				ok, err := e.store.Settle(e.ctx, e.db, lease, time.Minute, dialect.Settlement{Archive: archive, Published: refs(rows)})
 				if err != nil || !ok || len(rows) != batch {
 					b.Fatal(len(rows), ok, err)
 				}
@@ -120,7 +120,7 @@ func BenchmarkDeepHold(b *testing.B) {
 			e := fresh(b, 1)
 			lease := e.claim(0)
 			e.insert(e.message("blocked"))
-			e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{dead(e.ready(0)[0].Seq)}})
+			e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{dead(e.ready(0)[0].Ref())}})
 			e.exec(`INSERT INTO {parked} (lane, seq, id, topic, key, key_hash, type, state, payload)
 				WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
 				SELECT 0, 1 + i, randomblob(16), 'orders', 'blocked', ?2, 'order.placed', 'held', zeroblob(200)
@@ -134,9 +134,9 @@ func BenchmarkDeepHold(b *testing.B) {
 				var s dialect.Settlement
 				for _, row := range rows {
 					if row.Blocked {
-						s.Hold = append(s.Hold, row.Seq)
+						s.Hold = append(s.Hold, row.Ref())
 					} else {
-						s.Published = append(s.Published, row.Seq)
+						s.Published = append(s.Published, row.Ref())
 					}
 				}
 				if ok, err := e.store.Settle(e.ctx, e.db, lease, time.Minute, s); err != nil || !ok {

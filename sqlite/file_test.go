@@ -68,9 +68,9 @@ func TestDeferredTransactions(t *testing.T) {
 			s := dialect.Settlement{Archive: true}
 			for j, row := range rows {
 				if j%2 == 0 {
-					s.Published = append(s.Published, row.Seq)
+					s.Published = append(s.Published, row.Ref())
 				} else {
-					s.Failed = append(s.Failed, dialect.Failure{Row: row.Seq, Dead: i%2 == 0, Delay: time.Hour})
+					s.Failed = append(s.Failed, dialect.Failure{Ref: row.Ref(), Dead: i%2 == 0, Delay: time.Hour})
 				}
 			}
 			_, err = store.Settle(e.ctx, db, lease, time.Minute, s)
@@ -124,11 +124,11 @@ func TestNoReadStaysOpen(t *testing.T) {
 		"Stats":  func() error { _, err := e.store.Stats(e.ctx, e.db, 1); return err },
 		"Parked": func() error { _, err := e.store.Parked(e.ctx, e.db, all, 0, 1); return err },
 		"a lost Settle": func() error {
-			_, err := e.store.Settle(e.ctx, e.db, dialect.Lease{}, time.Minute, dialect.Settlement{Published: []int64{1}})
+			_, err := e.store.Settle(e.ctx, e.db, dialect.Lease{}, time.Minute, dialect.Settlement{Published: e.at(1)})
 			return err
 		},
 		"Settle": func() error {
-			_, err := e.store.Settle(e.ctx, e.db, lease, time.Minute, dialect.Settlement{Hold: []int64{2, 3}, Failed: []dialect.Failure{retry(1)}})
+			_, err := e.store.Settle(e.ctx, e.db, lease, time.Minute, dialect.Settlement{Hold: e.at(2, 3), Failed: []dialect.Failure{retry(e.at(1)[0])}})
 			return err
 		},
 		"Replay": func() error { _, _, err := e.store.Replay(e.ctx, e.db, all, nil, 1); return err },
@@ -157,7 +157,7 @@ func TestWALStaysSmall(t *testing.T) {
 		}
 		e.insert(messages...)
 		rows := e.ready(0)
-		e.settle(lease, dialect.Settlement{Archive: true, Published: seqs(rows)})
+		e.settle(lease, dialect.Settlement{Archive: true, Published: refs(rows)})
 		info, err := os.Stat(e.path + "-wal")
 		e.must(err)
 		largest = max(largest, info.Size())

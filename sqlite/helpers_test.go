@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"path/filepath"
 	"reflect"
@@ -296,22 +297,49 @@ func seqs(rows []dialect.Row) []int64 {
 	return all
 }
 
-// poses are the names of parked rows.
-func poses(rows []dialect.Row) []int64 {
-	var all []int64
+// refs are the names of rows.
+func refs(rows []dialect.Row) []dialect.Ref {
+	var all []dialect.Ref
 	for _, r := range rows {
-		all = append(all, r.Pos)
+		all = append(all, r.Ref())
+	}
+	return all
+}
+
+// at names the ready rows at some seqs.
+func (e *env) at(seqs ...int64) []dialect.Ref {
+	e.Helper()
+	return e.named(`SELECT hex(id) FROM {ready} WHERE seq = ?`, seqs)
+}
+
+// parkedAt names the parked rows at some poses.
+func (e *env) parkedAt(poses ...int64) []dialect.Ref {
+	e.Helper()
+	return e.named(`SELECT hex(id) FROM {parked} WHERE pos = ?`, poses)
+}
+
+// named names rows. Where there is none, the id is that of no message.
+func (e *env) named(statement string, places []int64) []dialect.Ref {
+	e.Helper()
+	var all []dialect.Ref
+	for _, place := range places {
+		ref := dialect.Ref{Place: place}
+		for _, id := range e.rows(statement, place) {
+			_, err := hex.Decode(ref.ID[:], []byte(id))
+			e.must(err)
+		}
+		all = append(all, ref)
 	}
 	return all
 }
 
 // retry is a failure that blocks, due at once.
-func retry(row int64) dialect.Failure {
-	return dialect.Failure{Row: row, Attempts: 1, Blocking: true, Reason: "broker says no"}
+func retry(row dialect.Ref) dialect.Failure {
+	return dialect.Failure{Ref: row, Attempts: 1, Blocking: true, Reason: "broker says no"}
 }
 
 // dead is a failure that ends the attempts and blocks.
-func dead(row int64) dialect.Failure {
+func dead(row dialect.Ref) dialect.Failure {
 	f := retry(row)
 	f.Dead = true
 	return f

@@ -118,10 +118,10 @@ func (m *model) turn(lane int) {
 			continue
 		}
 		if m.r.IntN(3) > 0 {
-			s.PublishedParked = append(s.PublishedParked, row.Pos)
+			s.PublishedParked = append(s.PublishedParked, row.Ref())
 			continue
 		}
-		f := m.failure(row.Pos, row)
+		f := m.failure(row)
 		s.FailedParked = append(s.FailedParked, f)
 		stuck[row.KeyHash.V] = true
 	}
@@ -135,12 +135,12 @@ func (m *model) turn(lane int) {
 	for _, row := range ready {
 		switch {
 		case row.Blocked || stuck[row.KeyHash.V] && row.KeyHash.Valid:
-			s.Hold = append(s.Hold, row.Seq)
+			s.Hold = append(s.Hold, row.Ref())
 		case m.r.IntN(3) > 0:
-			s.Published = append(s.Published, row.Seq)
+			s.Published = append(s.Published, row.Ref())
 			published = append(published, row)
 		default:
-			f := m.failure(row.Seq, row)
+			f := m.failure(row)
 			s.Failed = append(s.Failed, f)
 			published = append(published, row)
 			stuck[row.KeyHash.V] = f.Blocking
@@ -153,8 +153,8 @@ func (m *model) turn(lane int) {
 	}
 }
 
-func (m *model) failure(name int64, row dialect.Row) dialect.Failure {
-	f := dialect.Failure{Row: name, Attempts: row.Attempts + 1, Blocking: true, Reason: "no", Delay: time.Duration(m.r.IntN(2)) * time.Hour}
+func (m *model) failure(row dialect.Row) dialect.Failure {
+	f := dialect.Failure{Ref: row.Ref(), Attempts: row.Attempts + 1, Blocking: true, Reason: "no", Delay: time.Duration(m.r.IntN(2)) * time.Hour}
 	if m.r.IntN(3) == 0 {
 		f.Dead, f.Blocking = true, m.r.IntN(2) == 0
 	}

@@ -46,11 +46,11 @@ func TestStats(t *testing.T) {
 		for _, row := range e.ready(lane) {
 			switch {
 			case seen[row.Key.V]:
-				s.Hold = append(s.Hold, row.Seq)
+				s.Hold = append(s.Hold, row.Ref())
 			case row.Key.V == "a":
-				s.Failed = append(s.Failed, dialect.Failure{Row: row.Seq, Blocking: true, Delay: time.Hour})
+				s.Failed = append(s.Failed, dialect.Failure{Ref: row.Ref(), Blocking: true, Delay: time.Hour})
 			case row.Key.V == "b":
-				s.Failed = append(s.Failed, dead(row.Seq))
+				s.Failed = append(s.Failed, dead(row.Ref()))
 			}
 			seen[row.Key.V] = true
 		}
@@ -145,7 +145,7 @@ func (e *env) deadOnes(keys ...string) dialect.Lease {
 	lease := e.claim(0)
 	var s dialect.Settlement
 	for _, row := range e.ready(0) {
-		s.Failed = append(s.Failed, dialect.Failure{Row: row.Seq, Dead: true, Attempts: 7, Reason: "no"})
+		s.Failed = append(s.Failed, dialect.Failure{Ref: row.Ref(), Dead: true, Attempts: 7, Reason: "no"})
 	}
 	e.settle(lease, s)
 	return lease
@@ -162,7 +162,7 @@ func TestRequeue(t *testing.T) {
 	// Newer ones of the key stay behind.
 	e.insert(e.messages("a", "")...)
 	e.equal(e.ready(0)[0].Blocked, true, "the newer one is blocked")
-	e.settle(lease, dialect.Settlement{Hold: []int64{e.ready(0)[0].Seq}})
+	e.settle(lease, dialect.Settlement{Hold: refs(e.ready(0)[:1])})
 	due := func() string {
 		t.Helper()
 		keys := make(map[string]string) // heads made due in one millisecond have no order
@@ -175,7 +175,7 @@ func TestRequeue(t *testing.T) {
 
 	// A retry that waits is due at once, and keeps its attempts.
 	e.settle(lease, dialect.Settlement{FailedParked: []dialect.Failure{{
-		Row: number(t, e.one(`SELECT pos FROM {parked} WHERE seq = 1`)), Attempts: 3, Delay: time.Hour, Blocking: true,
+		Ref: e.parkedAt(number(t, e.one(`SELECT pos FROM {parked} WHERE seq = 1`)))[0], Attempts: 3, Delay: time.Hour, Blocking: true,
 	}}})
 	e.equal(due(), "b/2 /5 ", "while a waits")
 	later := e.message("c")
@@ -207,8 +207,8 @@ func TestRequeueBefore(t *testing.T) {
 		e := fresh(t, 1)
 		lease := e.deadOnes("a", "a")
 		e.insert(e.messages("a", "a", "a")...)
-		head := dialect.Failure{Row: 3, Attempts: 4, Blocking: true, Delay: time.Hour, Dead: dies}
-		e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{head}, Hold: []int64{4, 5}})
+		head := dialect.Failure{Ref: e.at(3)[0], Attempts: 4, Blocking: true, Delay: time.Hour, Dead: dies}
+		e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{head}, Hold: e.at(4, 5)})
 		e.equal(e.requeue(byID(e, 2), 10), 1, "one before")
 		newer := "a/3 held - 4"
 		if dies {
@@ -240,7 +240,7 @@ func TestRequeueAcrossLanes(t *testing.T) {
 		lease := e.claim(lane)
 		var s dialect.Settlement
 		for _, row := range e.ready(lane) {
-			s.Failed = append(s.Failed, dead(row.Seq))
+			s.Failed = append(s.Failed, dead(row.Ref()))
 		}
 		e.settle(lease, s)
 	}
@@ -259,7 +259,7 @@ func TestDiscard(t *testing.T) {
 	later.Delay = time.Hour
 	e.insert(later)
 	lease := e.claim(0)
-	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{dead(1), retry(4), retry(5)}, Hold: []int64{2, 3}})
+	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{dead(e.at(1)[0]), retry(e.at(4)[0]), retry(e.at(5)[0])}, Hold: e.at(2, 3)})
 	e.equal(e.discard(dialect.Filter{IDs: [][16]byte{{3: 1}, {3: 2}}}, 10), 2, "the head and the next")
 	e.equal(e.rows(`SELECT seq, state, blocking FROM {parked} WHERE key = 'a'`), []string{"3 retry 1"}, "the third is promoted")
 	e.equal(e.discard(all, 2), 2, "limited")
@@ -283,7 +283,7 @@ func TestReplay(t *testing.T) {
 	publish := func() {
 		t.Helper()
 		for lane := range 2 {
-			e.settle(e.claim(lane), dialect.Settlement{Archive: true, Published: seqs(e.ready(lane))})
+			e.settle(e.claim(lane), dialect.Settlement{Archive: true, Published: refs(e.ready(lane))})
 		}
 	}
 	replay := func(f dialect.Filter, cursor *dialect.Cursor, limit int) (int, *dialect.Cursor) {
@@ -353,7 +353,7 @@ func TestPurge(t *testing.T) {
 	e.exec(insert)
 	e.insert(e.messages("a", "b")...)
 	lease := e.claim(0)
-	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{dead(1)}})
+	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{dead(e.at(1)[0])}})
 	e.exec(`UPDATE {ready} SET created_at = 0, ready_at = 0`)
 	e.exec(`UPDATE {parked} SET created_at = 0, parked_at = 0`)
 	purge := func(olderThan time.Duration, limit int) int {

@@ -203,15 +203,15 @@ func (e *env) turn(ctx context.Context, lease dialect.Lease, ttl time.Duration) 
 		for _, row := range rows {
 			switch {
 			case parked:
-				s.PublishedParked = append(s.PublishedParked, row.Pos)
+				s.PublishedParked = append(s.PublishedParked, row.Ref())
 				accepted = append(accepted, row)
 			case row.Blocked || stuck[row.KeyHash]:
-				s.Hold = append(s.Hold, row.Seq)
+				s.Hold = append(s.Hold, row.Ref())
 			case row.ID[3]%5 == 0:
-				s.Failed = append(s.Failed, dialect.Failure{Row: row.Seq, Attempts: 1, Blocking: true, Delay: 20 * time.Millisecond})
+				s.Failed = append(s.Failed, dialect.Failure{Ref: row.Ref(), Attempts: 1, Blocking: true, Delay: 20 * time.Millisecond})
 				stuck[row.KeyHash] = row.KeyHash.Valid
 			default:
-				s.Published = append(s.Published, row.Seq)
+				s.Published = append(s.Published, row.Ref())
 				accepted = append(accepted, row)
 			}
 		}

@@ -78,7 +78,7 @@ func TestInsertKeepsEverything(t *testing.T) {
 	lease := e.claim(0)
 	var failed []dialect.Failure
 	for _, row := range ready {
-		failed = append(failed, dialect.Failure{Row: row.Seq, Attempts: 1, Reason: "no"})
+		failed = append(failed, dialect.Failure{Ref: row.Ref(), Attempts: 1, Reason: "no"})
 	}
 	e.settle(lease, dialect.Settlement{Failed: failed})
 	due := e.dueRows(0)
@@ -88,7 +88,7 @@ func TestInsertKeepsEverything(t *testing.T) {
 	for _, row := range due {
 		e.equal(row.Message, want[row.Seq-1], fmt.Sprint("retried message ", row.Seq))
 	}
-	e.settle(lease, dialect.Settlement{Archive: true, PublishedParked: poses(due)})
+	e.settle(lease, dialect.Settlement{Archive: true, PublishedParked: refs(due)})
 	n, _, err := e.store.Replay(e.ctx, e.db, dialect.Filter{All: true}, nil, 1000)
 	e.must(err)
 	e.equal(n, len(want), "replayed")
@@ -129,7 +129,7 @@ func TestSeqIsNeverGivenTwice(t *testing.T) {
 			t.Fatalf("seq %d comes after %d", rows[0].Seq, last)
 		}
 		last = rows[1].Seq
-		e.settle(lease, dialect.Settlement{Published: seqs(rows)})
+		e.settle(lease, dialect.Settlement{Published: refs(rows)})
 	}
 }
 
@@ -158,10 +158,10 @@ func TestInsertDuplicates(t *testing.T) {
 	m.Delay = time.Hour
 	e.insert(m)
 	lease := e.claim(0)
-	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{dead(1)}})
+	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{dead(e.at(1)[0])}})
 	m.Delay = 0
 	e.insert(m)
-	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{dead(e.ready(0)[0].Seq)}})
+	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{dead(e.ready(0)[0].Ref())}})
 }
 
 func TestInsertRolledBackLeavesNothing(t *testing.T) {
@@ -230,14 +230,11 @@ func TestInterruptedTransactionsChangeNothing(t *testing.T) {
 	const counts = `SELECT (SELECT count(*) FROM {ready}), (SELECT count(*) FROM {parked}), (SELECT count(*) FROM {done})`
 	interrupted, settled := 0, 0
 	for round := range 40 {
-		var rows []int64
-		for _, seq := range e.rows(`SELECT seq FROM {ready} ORDER BY seq LIMIT 12`) {
-			rows = append(rows, number(t, seq))
-		}
+		rows := refs(e.ready(0)[:12])
 		ctx, cancel := context.WithTimeout(e.ctx, time.Duration(round*round*20)*time.Microsecond)
 		ok, err := e.store.Settle(ctx, e.db, lease, time.Minute, dialect.Settlement{
 			Archive: true, Published: rows[:10],
-			Failed: []dialect.Failure{{Row: rows[10], Attempts: 1}, {Row: rows[11], Dead: true}},
+			Failed: []dialect.Failure{{Ref: rows[10], Attempts: 1}, {Ref: rows[11], Dead: true}},
 		})
 		cancel()
 		before := fmt.Sprint(500-12*settled, 2*settled, 10*settled)

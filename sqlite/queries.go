@@ -184,6 +184,16 @@ WHERE lane = ?1 AND owner = ?2 AND epoch = ?3`
 
 // The statements of a settlement find their rows by primary key.
 
+// takenReadySQL and takenParkedSQL tell which places of a list hold another message
+// than the one named. ?2 is the ids, 16 bytes each, in the order of the list.
+const takenReadySQL = `
+SELECT k.value FROM json_each(?1) AS k CROSS JOIN {ready} AS r
+WHERE r.seq = k.value AND +r.id <> substr(?2, 1 + 16 * k.key, 16)`
+
+const takenParkedSQL = `
+SELECT k.value FROM json_each(?1) AS k CROSS JOIN {parked} AS p
+WHERE p.pos = k.value AND +p.id <> substr(?2, 1 + 16 * k.key, 16)`
+
 const archiveReadySQL = `
 INSERT INTO {done} (` + content + `, attempts, outcome)
 SELECT ` + content + `, 1, 'published'

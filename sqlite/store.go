@@ -31,7 +31,8 @@ type statements struct {
 
 	surfaceNeeded, fence, dueScheduled, surface, scheduledIsReady  string
 	dueHeads, dueHeld, ready                                       string
-	settle, archiveReady, archiveParked, deleteReady, deleteParked string
+	settle, takenReady, takenParked                                string
+	archiveReady, archiveParked, deleteReady, deleteParked         string
 	parkFailed, failParked, hold, demote, promote                  string
 
 	stats, parked, lanesOfIDs, lanesOf, lockLane, selectParkedOfIDs, selectParked string
@@ -75,6 +76,8 @@ func newStore(tables dialect.Tables) *store {
 			settle:           render(settleSQL),
 			archiveReady:     render(archiveReadySQL),
 			archiveParked:    render(archiveParkedSQL),
+			takenReady:       render(takenReadySQL),
+			takenParked:      render(takenParkedSQL),
 			deleteReady:      render(deleteReadySQL),
 			deleteParked:     render(deleteParkedSQL),
 			parkFailed:       render(parkFailedSQL),

@@ -251,18 +251,23 @@ type failure struct {
 	Reason   string `json:"reason"`
 }
 
-// failures is the JSON array that parkFailedSQL and failParkedSQL take.
-func failures(all []dialect.Failure) (string, error) {
-	rows := make([]failure, len(all))
-	for i, f := range all {
-		rows[i] = failure{Row: f.Row, State: dialect.Dead, Attempts: f.Attempts, Reason: f.Reason}
+// failures is the JSON array that parkFailedSQL and failParkedSQL take, without the
+// places that are taken.
+func failures(all []dialect.Failure, taken places) (string, error) {
+	rows := make([]failure, 0, len(all))
+	for _, f := range all {
+		if taken[f.Place] {
+			continue
+		}
+		row := failure{Row: f.Place, State: dialect.Dead, Attempts: f.Attempts, Reason: f.Reason}
 		if !f.Dead {
 			delay := f.Delay.Microseconds()
-			rows[i].State, rows[i].Delay = dialect.Retry, &delay
+			row.State, row.Delay = dialect.Retry, &delay
 		}
 		if f.Blocking {
-			rows[i].Blocking = 1
+			row.Blocking = 1
 		}
+		rows = append(rows, row)
 	}
 	text, err := json.Marshal(rows)
 	return string(text), err
@@ -277,14 +282,24 @@ func (s *store) Settle(ctx context.Context, db dialect.DB, lease dialect.Lease, 
 
 // move does what a settlement says, in one lane.
 func (s *store) move(ctx context.Context, tx *sql.Tx, lane int, outcome dialect.Settlement) error {
+	// What is published, failed or held is all no longer ready.
+	left := append(slices.Concat(outcome.Published, outcome.Hold), refs(outcome.Failed)...)
+	ready, err := taken(ctx, tx, s.sql.takenReady, left)
+	if err != nil {
+		return err
+	}
+	parked, err := taken(ctx, tx, s.sql.takenParked, append(slices.Clone(outcome.PublishedParked), refs(outcome.FailedParked)...))
+	if err != nil {
+		return err
+	}
 	if len(outcome.Published) > 0 && outcome.Archive {
-		if _, err := tx.ExecContext(ctx, s.sql.archiveReady, lane, list(outcome.Published)); err != nil {
+		if _, err := tx.ExecContext(ctx, s.sql.archiveReady, lane, ready.but(outcome.Published)); err != nil {
 			return err
 		}
 	}
 	var keys keys
 	if len(outcome.PublishedParked) > 0 {
-		gone := list(outcome.PublishedParked)
+		gone := parked.but(outcome.PublishedParked)
 		if outcome.Archive {
 			if _, err := tx.ExecContext(ctx, s.sql.archiveParked, lane, gone); err != nil {
 				return err
@@ -296,15 +311,16 @@ func (s *store) move(ctx context.Context, tx *sql.Tx, lane int, outcome dialect.
 	}
 	for _, failed := range []struct {
 		rows      []dialect.Failure
+		taken     places
 		statement string
 	}{
-		{outcome.Failed, s.sql.parkFailed},
-		{outcome.FailedParked, s.sql.failParked},
+		{outcome.Failed, ready, s.sql.parkFailed},
+		{outcome.FailedParked, parked, s.sql.failParked},
 	} {
 		if len(failed.rows) == 0 {
 			continue
 		}
-		rows, err := failures(failed.rows)
+		rows, err := failures(failed.rows, failed.taken)
 		if err != nil {
 			return err
 		}
@@ -313,21 +329,60 @@ func (s *store) move(ctx context.Context, tx *sql.Tx, lane int, outcome dialect.
 		}
 	}
 	if len(outcome.Hold) > 0 {
-		if _, err := keys.of(ctx, tx, s.sql.hold, lane, list(outcome.Hold)); err != nil {
+		if _, err := keys.of(ctx, tx, s.sql.hold, lane, ready.but(outcome.Hold)); err != nil {
 			return err
 		}
 	}
-	// What was published, failed or held is all no longer ready.
-	left := slices.Concat(outcome.Published, outcome.Hold)
-	for _, f := range outcome.Failed {
-		left = append(left, f.Row)
-	}
 	if len(left) > 0 {
-		if _, err := tx.ExecContext(ctx, s.sql.deleteReady, lane, list(left)); err != nil {
+		if _, err := tx.ExecContext(ctx, s.sql.deleteReady, lane, ready.but(left)); err != nil {
 			return err
 		}
 	}
 	return s.promote(ctx, tx, lane, keys)
+}
+
+// places are places of rows.
+type places map[int64]bool
+
+// taken are the places at which another message stands than the one named. It need
+// be asked once: the transaction is the file's writer, so nothing comes between.
+func taken(ctx context.Context, tx *sql.Tx, statement string, rows []dialect.Ref) (places, error) {
+	if len(rows) == 0 {
+		return nil, nil
+	}
+	ids := make([]byte, 0, len(rows)*len(id{}))
+	for i := range rows {
+		ids = append(ids, rows[i].ID[:]...)
+	}
+	found, err := values[int64](ctx, tx, statement, places(nil).but(rows), ids)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	p := make(places, len(found))
+	for _, place := range found {
+		p[place] = true
+	}
+	return p, nil
+}
+
+// but is the list of the places of rows that are none of p.
+func (p places) but(rows []dialect.Ref) string {
+	others := make([]int64, 0, len(rows))
+	for i := range rows {
+		if place := rows[i].Place; !p[place] {
+			others = append(others, place)
+		}
+	}
+	return list(others)
+}
+
+// refs are the rows that failed.
+func refs(all []dialect.Failure) []dialect.Ref {
+	rows := make([]dialect.Ref, len(all))
+	for i := range all {
+		rows[i] = all[i].Ref
+	}
+	return rows
 }
 
 // keys are the key hashes of parked rows that came, changed or went.

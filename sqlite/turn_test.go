@@ -97,7 +97,7 @@ func TestSurfaceTwin(t *testing.T) {
 	}
 	// It holds nothing back, and is scheduled again when it is requeued.
 	e.equal(e.ready(0)[0].Blocked, false, "blocked")
-	e.settle(lease, dialect.Settlement{Published: seqs(e.ready(0))})
+	e.settle(lease, dialect.Settlement{Published: refs(e.ready(0))})
 	n, err := e.store.Requeue(e.ctx, e.db, dialect.Filter{All: true}, 10)
 	e.must(err)
 	e.equal(n, 1, "requeued")
@@ -110,7 +110,7 @@ func TestSurfaceTwin(t *testing.T) {
 		e.due()
 		e.equal(e.surface(lease, 10), 0, "moved")
 	}
-	e.settle(lease, dialect.Settlement{Published: seqs(e.ready(0))})
+	e.settle(lease, dialect.Settlement{Published: refs(e.ready(0))})
 	for _, want := range []int{1, 0} {
 		n, err = e.store.Requeue(e.ctx, e.db, dialect.Filter{All: true}, 10)
 		e.must(err)
@@ -135,7 +135,7 @@ func TestReady(t *testing.T) {
 	none.Lane = 0
 	e.insert(append(e.messages(a, b, a, c), other, none)...)
 	lease := e.claim(0)
-	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{retry(1)}})
+	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{retry(e.at(1)[0])}})
 	rows := e.ready(0)
 	e.equal(seqs(rows), []int64{2, 3, 4, 6}, "places")
 	for i, want := range []bool{false, true, false, false} {
@@ -168,10 +168,10 @@ func TestSettleMoves(t *testing.T) {
 		e.insert(e.messages("a", "a", "b", "", "c", "c", "c")...)
 		lease := e.claim(0)
 		e.settle(lease, dialect.Settlement{
-			Archive: archive, Published: []int64{1, 4}, Hold: []int64{7, 6},
+			Archive: archive, Published: e.at(1, 4), Hold: e.at(7, 6),
 			Failed: []dialect.Failure{
-				{Row: 5, Attempts: 3, Delay: time.Hour, Blocking: true, Reason: `<"ünï" & '\u0000'>`},
-				{Row: 3, Attempts: 9, Dead: true, Delay: time.Hour, Blocking: true, Reason: "dead"},
+				{Ref: e.at(5)[0], Attempts: 3, Delay: time.Hour, Blocking: true, Reason: `<"ünï" & '\u0000'>`},
+				{Ref: e.at(3)[0], Attempts: 9, Dead: true, Delay: time.Hour, Blocking: true, Reason: "dead"},
 			},
 		})
 		e.equal(payloads(e.ready(0)), []string{"a/2"}, "ready")
@@ -201,7 +201,7 @@ func TestSettleMoves(t *testing.T) {
 		e.equal(e.rows(doneRows), done, "done")
 
 		e.due()
-		e.settle(lease, dialect.Settlement{Archive: archive, PublishedParked: poses(e.dueRows(0)[:1])})
+		e.settle(lease, dialect.Settlement{Archive: archive, PublishedParked: refs(e.dueRows(0)[:1])})
 		if archive {
 			done = append(done, "c/5 5 4 published")
 		}
@@ -210,7 +210,7 @@ func TestSettleMoves(t *testing.T) {
 		rows := e.dueRows(0)
 		e.equal(payloads(rows), []string{"c/6", "c/7"}, "due at once")
 		// All of a key: it is unblocked.
-		e.settle(lease, dialect.Settlement{Archive: archive, PublishedParked: poses(rows)})
+		e.settle(lease, dialect.Settlement{Archive: archive, PublishedParked: refs(rows)})
 		e.equal(e.parkedRows(), []string{"b/3 dead blocking 9"}, "left")
 	}
 }
@@ -220,8 +220,8 @@ func TestSettleRepeatedIsNoOp(t *testing.T) {
 	e.insert(e.messages("a", "a", "a", "b", "b", "", "c", "c")...)
 	lease := e.claim(0)
 	first := dialect.Settlement{
-		Archive: true, Published: []int64{4, 6}, Hold: []int64{2, 3, 8},
-		Failed: []dialect.Failure{retry(1), dead(7), {Row: 5, Attempts: 2, Delay: time.Minute}},
+		Archive: true, Published: e.at(4, 6), Hold: e.at(2, 3, 8),
+		Failed: []dialect.Failure{retry(e.at(1)[0]), dead(e.at(7)[0]), {Ref: e.at(5)[0], Attempts: 2, Delay: time.Minute}},
 	}
 	e.settle(lease, first)
 	before := e.dump()
@@ -230,7 +230,7 @@ func TestSettleRepeatedIsNoOp(t *testing.T) {
 
 	rows := e.dueRows(0)
 	e.equal(payloads(rows), []string{"a/1", "a/2", "a/3"}, "due")
-	second := dialect.Settlement{Archive: true, PublishedParked: []int64{rows[0].Pos}, FailedParked: []dialect.Failure{dead(rows[1].Pos)}}
+	second := dialect.Settlement{Archive: true, PublishedParked: []dialect.Ref{rows[0].Ref()}, FailedParked: []dialect.Failure{dead(rows[1].Ref())}}
 	e.settle(lease, second)
 	before = e.dump()
 	e.settle(lease, second)
@@ -245,12 +245,12 @@ func TestSettleRepeatedIsNoOp(t *testing.T) {
 	}
 	two.insert(in(0), in(1), in(1))
 	one := two.claim(1)
-	two.settle(one, dialect.Settlement{Failed: []dialect.Failure{retry(3)}})
+	two.settle(one, dialect.Settlement{Failed: []dialect.Failure{retry(two.at(3)[0])}})
 	zero := two.claim(0)
 	before = two.dump()
 	two.settle(zero, dialect.Settlement{
-		Archive: true, Published: []int64{2, 99}, Hold: []int64{2}, PublishedParked: []int64{1, 77},
-		Failed: []dialect.Failure{retry(2)}, FailedParked: []dialect.Failure{dead(1), dead(55)},
+		Archive: true, Published: two.at(2, 99), Hold: two.at(2), PublishedParked: two.parkedAt(1, 77),
+		Failed: []dialect.Failure{retry(two.at(2)[0])}, FailedParked: []dialect.Failure{dead(two.parkedAt(1)[0]), dead(two.parkedAt(55)[0])},
 	})
 	two.same(before, "a settlement of rows of another lane")
 }
@@ -265,7 +265,7 @@ func TestStaleLeaseChangesNothing(t *testing.T) {
 	lane := dialect.LaneOfKey(dialect.KeyHash("a"), 2)
 	stale := e.claim(lane)
 	rows := e.ready(lane)
-	e.settle(stale, dialect.Settlement{Failed: []dialect.Failure{retry(rows[0].Seq)}, Hold: []int64{rows[1].Seq}})
+	e.settle(stale, dialect.Settlement{Failed: []dialect.Failure{retry(rows[0].Ref())}, Hold: []dialect.Ref{rows[1].Ref()}})
 	due := e.dueRows(lane)
 	e.expire(lane)
 	epoch, ok, err := e.store.Claim(e.ctx, e.db, lane, "thief", time.Minute)
@@ -285,8 +285,8 @@ func TestStaleLeaseChangesNothing(t *testing.T) {
 		for _, s := range []dialect.Settlement{
 			{},
 			{
-				Archive: true, Published: seqs(e.ready(lane)), PublishedParked: poses(due), Hold: seqs(e.ready(lane)),
-				FailedParked: []dialect.Failure{dead(due[0].Pos)},
+				Archive: true, Published: refs(e.ready(lane)), PublishedParked: refs(due), Hold: refs(e.ready(lane)),
+				FailedParked: []dialect.Failure{dead(due[0].Ref())},
 			},
 		} {
 			ok, err := e.store.Settle(e.ctx, e.db, lease, time.Hour, s)
@@ -323,7 +323,7 @@ func TestFenceWaitsForTheThief(t *testing.T) {
 		}
 		settled := make(chan result)
 		go func() {
-			ok, err := e.store.Settle(e.ctx, e.db, lease, time.Minute, dialect.Settlement{Published: []int64{1}})
+			ok, err := e.store.Settle(e.ctx, e.db, lease, time.Minute, dialect.Settlement{Published: e.at(1)})
 			settled <- result{ok, err}
 		}()
 		end, want := thief.Rollback, true
@@ -347,29 +347,29 @@ func TestSettlePromotes(t *testing.T) {
 	e := fresh(t, 1)
 	e.insert(e.messages("a", "a", "a", "a")...)
 	lease := e.claim(0)
-	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{dead(1)}})
+	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{dead(e.at(1)[0])}})
 
 	// The head is discarded while the relay believes the key blocked.
 	n, err := e.store.Discard(e.ctx, e.db, dialect.Filter{All: true}, 10)
 	e.must(err)
 	e.equal(n, 1, "discarded")
-	e.settle(lease, dialect.Settlement{Hold: []int64{2, 3}})
+	e.settle(lease, dialect.Settlement{Hold: e.at(2, 3)})
 	e.equal(e.parkedRows(), []string{"a/2 retry blocking 0", "a/3 held - 0"}, "the first held is the head")
 	e.equal(payloads(e.dueRows(0)), []string{"a/2", "a/3"}, "due at once")
 
 	// A dead head that lets its key pass, with rows held behind it.
-	e.settle(lease, dialect.Settlement{FailedParked: []dialect.Failure{{Row: poses(e.dueRows(0))[0], Dead: true, Attempts: 5}}})
+	e.settle(lease, dialect.Settlement{FailedParked: []dialect.Failure{{Ref: e.dueRows(0)[0].Ref(), Dead: true, Attempts: 5}}})
 	e.equal(e.parkedRows(), []string{"a/2 dead - 5", "a/3 retry blocking 0"}, "the next one is the head")
 
 	// Failed without blocking, and held in the same settlement.
-	e.settle(lease, dialect.Settlement{PublishedParked: poses(e.dueRows(0))})
+	e.settle(lease, dialect.Settlement{PublishedParked: refs(e.dueRows(0))})
 	e.insert(e.message("a"))
-	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Row: 4, Dead: true, Attempts: 1}}, Hold: []int64{5}})
+	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Ref: e.at(4)[0], Dead: true, Attempts: 1}}, Hold: e.at(5)})
 	e.equal(e.parkedRows(), []string{"a/2 dead - 5", "a/4 dead - 1", "a/5 retry blocking 0"}, "nobody is left behind")
 
 	// Without a key nothing blocks.
 	e.insert(e.message(""))
-	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{retry(6)}})
+	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{retry(e.at(6)[0])}})
 	e.equal(e.rows(`SELECT blocking FROM {parked} WHERE key IS NULL`), []string{"0"}, "blocking")
 }
 
@@ -379,20 +379,20 @@ func TestRequeuedWhileInFlight(t *testing.T) {
 	e := fresh(t, 1)
 	e.insert(e.messages("a", "a", "a", "a")...)
 	lease := e.claim(0)
-	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Row: 1, Dead: true, Attempts: 1}}})
+	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Ref: e.at(1)[0], Dead: true, Attempts: 1}}})
 	e.equal(e.ready(0)[0].Blocked, false, "the key goes on")
 	n, err := e.store.Requeue(e.ctx, e.db, dialect.Filter{All: true}, 10)
 	e.must(err)
 	e.equal(n, 1, "requeued")
-	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{retry(2)}, Hold: []int64{3}})
+	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{retry(e.at(2)[0])}, Hold: e.at(3)})
 	e.equal(e.parkedRows(), []string{"a/1 retry blocking 0", "a/2 held - 1", "a/3 held - 0"}, "one head")
 	e.equal(payloads(e.dueRows(0)), []string{"a/1", "a/2", "a/3"}, "in order")
 
 	// Had it died, it would hold back what is behind it.
-	e.settle(lease, dialect.Settlement{FailedParked: []dialect.Failure{dead(e.dueRows(0)[1].Pos)}})
+	e.settle(lease, dialect.Settlement{FailedParked: []dialect.Failure{dead(e.dueRows(0)[1].Ref())}})
 	e.equal(e.parkedRows(), []string{"a/1 retry blocking 0", "a/2 dead blocking 1", "a/3 held - 0"}, "two that block")
 	e.equal(payloads(e.dueRows(0)), []string{"a/1"}, "due, but not what is behind the dead one")
-	e.settle(lease, dialect.Settlement{PublishedParked: poses(e.dueRows(0))})
+	e.settle(lease, dialect.Settlement{PublishedParked: refs(e.dueRows(0))})
 	e.equal(len(e.dueRows(0)), 0, "due")
 	e.equal(e.ready(0)[0].Blocked, true, "blocked by the dead one")
 }
@@ -406,15 +406,11 @@ func TestDue(t *testing.T) {
 	e.insert(e.message(""))
 	lease := e.claim(0)
 	rows := e.ready(0)
-	var hold []int64
-	for _, row := range rows[3:18] {
-		hold = append(hold, row.Seq)
-	}
-	e.settle(lease, dialect.Settlement{Hold: hold, Failed: []dialect.Failure{
-		{Row: 1, Blocking: true, Delay: 3 * time.Hour},
-		{Row: 2, Blocking: true, Delay: 2 * time.Hour},
-		{Row: 3, Blocking: true, Delay: time.Hour},
-		{Row: 19, Delay: 90 * time.Minute},
+		e.settle(lease, dialect.Settlement{Hold: refs(rows[3:18]), Failed: []dialect.Failure{
+		{Ref: e.at(1)[0], Blocking: true, Delay: 3 * time.Hour},
+		{Ref: e.at(2)[0], Blocking: true, Delay: 2 * time.Hour},
+		{Ref: e.at(3)[0], Blocking: true, Delay: time.Hour},
+		{Ref: e.at(19)[0], Delay: 90 * time.Minute},
 	}})
 	e.equal(len(e.dueRows(0)), 0, "none is due")
 	e.exec(`UPDATE {parked} SET available_at = available_at - 9000000000 WHERE state = 'retry'`) // 2.5 hours
@@ -444,7 +440,7 @@ func TestDueSeesOneState(t *testing.T) {
 	e := fresh(t, 1)
 	e.insert(e.messages("a", "a", "a")...)
 	lease := e.claim(0)
-	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{retry(1)}, Hold: []int64{2, 3}})
+	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{retry(e.at(1)[0])}, Hold: e.at(2, 3)})
 	between := &hook{DB: e.db, after: func() {
 		e.must2(e.store.Discard(e.ctx, e.db, dialect.Filter{IDs: [][16]byte{e.dueRows(0)[0].ID}}, 1))
 	}}

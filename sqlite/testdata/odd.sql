@@ -279,6 +279,14 @@ LIMIT ?3;
 UPDATE "order ""x""_lane" SET lease_until = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) + ?4, served_at = (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
 WHERE lane = ?1 AND owner = ?2 AND epoch = ?3;
 
+-- takenReady
+SELECT k.value FROM json_each(?1) AS k CROSS JOIN "order ""x""" AS r
+WHERE r.seq = k.value AND +r.id <> substr(?2, 1 + 16 * k.key, 16);
+
+-- takenParked
+SELECT k.value FROM json_each(?1) AS k CROSS JOIN "order ""x""_parked" AS p
+WHERE p.pos = k.value AND +p.id <> substr(?2, 1 + 16 * k.key, 16);
+
 -- archiveReady
 INSERT INTO "order ""x""_done" (lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload, attempts, outcome)
 SELECT lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload, 1, 'published'

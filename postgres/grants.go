@@ -1,0 +1,19 @@
+package postgres
+
+import "strings"
+
+// Grants implements [dialect.Granter].
+func (s *store) Grants() string {
+	text, err := files.ReadFile("schema/grants.sql")
+	if err != nil {
+		panic(err) // embedded
+	}
+	// The sequence that the identity of ready.seq makes is named after both.
+	sequence := quote(s.tables.Prefix + "_seq_seq")
+	if s.tables.Schema != "" {
+		sequence = quote(s.tables.Schema) + "." + sequence
+	}
+	// Names are filled in by one pass over the parts, because they may hold anything.
+	before, after, _ := strings.Cut(string(text), "{sequence}")
+	return s.name(before) + sequence + s.name(after)
+}

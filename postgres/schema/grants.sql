@@ -1,0 +1,36 @@
+-- The least privileges of four roles on one outbox, to be run by the owner of its
+-- tables after migrate. The roles are there before; programs log in as users that
+-- are granted one or more of them:
+--
+--     CREATE ROLE outbox_producer NOLOGIN;
+--     CREATE ROLE outbox_relay    NOLOGIN;
+--     CREATE ROLE outbox_operator NOLOGIN;
+--     CREATE ROLE outbox_consumer NOLOGIN;
+--
+-- A schema of the tables' own needs GRANT USAGE ON SCHEMA for them as well. To
+-- migrate takes the owner, who creates and alters the tables.
+
+-- producer: services that enqueue, with the library or with a plain INSERT. It reads
+-- nothing but the number of lanes.
+GRANT INSERT ON {ready}, {parked} TO outbox_producer;
+GRANT SELECT ON {meta} TO outbox_producer;
+
+-- relay: claims, publishes, settles, surfaces what is due, and purges done. To lock
+-- a row takes a right to update, which on done is that of one column.
+GRANT SELECT ON {meta}, {ready}, {parked}, {done}, {lane} TO outbox_relay;
+GRANT INSERT, DELETE ON {ready} TO outbox_relay;
+GRANT INSERT, UPDATE, DELETE ON {parked} TO outbox_relay;
+GRANT INSERT, UPDATE (reason), DELETE ON {done} TO outbox_relay;
+GRANT UPDATE ON {lane} TO outbox_relay;
+GRANT UPDATE (purge_at) ON {meta} TO outbox_relay;
+GRANT SELECT ON SEQUENCE {sequence} TO outbox_relay;
+
+-- operator: status, parked, requeue, discard, replay, purge.
+GRANT SELECT ON {meta}, {ready}, {parked}, {done}, {lane} TO outbox_operator;
+GRANT INSERT ON {ready} TO outbox_operator;
+GRANT UPDATE, DELETE ON {parked} TO outbox_operator;
+GRANT INSERT, UPDATE (reason), DELETE ON {done} TO outbox_operator;
+GRANT UPDATE (owner) ON {lane} TO outbox_operator;
+
+-- consumer: the inbox, and its purge.
+GRANT SELECT, INSERT, UPDATE (recorded_at), DELETE ON {inbox} TO outbox_consumer;
