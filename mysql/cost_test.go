@@ -43,8 +43,10 @@ func TestCost(t *testing.T) {
 
 		ctx, store := context.WithoutCancel(t.Context()), f.store
 		lease := f.claim(1, "me")
-		ready, held := f.seqs("3900", "3901", "3902", "3903"), f.count(`SELECT MIN(pos) FROM {parked} WHERE state = 'held'`)
-		head := f.count(`SELECT pos FROM {parked} WHERE key_hash = 1 AND blocking = 1`)
+		ready := f.refs("3900", "3901", "3902", "3903")
+		f.exec(`UPDATE {parked} SET topic = 'next' WHERE state = 'held' ORDER BY pos LIMIT 1`)
+		f.exec(`UPDATE {parked} SET topic = 'head' WHERE key_hash = 1 AND blocking = 1`)
+		parked := f.parkedRefs("head", "next")
 		limit := dialect.Limit{Rows: 20, Bytes: 1 << 20}
 		for _, c := range []struct {
 			name string
@@ -59,12 +61,17 @@ func TestCost(t *testing.T) {
 			{"Surface", 30, func() error { _, _, err := store.Surface(ctx, db, lease, 100); return err }},
 			{"Settle", 400, func() error {
 				_, err := store.Settle(ctx, db, lease, time.Hour, dialect.Settlement{
-					Archive: true, Published: ready[:2], Hold: ready[2:3], PublishedParked: []int64{head, held},
-					Failed: []dialect.Failure{{Row: ready[3], Attempts: 1, Blocking: true}},
+					Archive: true, Published: ready[:2], Hold: ready[2:3], PublishedParked: parked,
+					Failed: []dialect.Failure{{Ref: ready[3], Attempts: 1, Blocking: true}},
 				})
 				return err
 			}},
-			{"Stats", 2000, func() error { _, err := store.Stats(ctx, db, 100); return err }},
+			{"PollParked", 60, func() error {
+				f.exec(`DELETE FROM {ready}`)
+				_, err := store.Poll(ctx, db, "me", 4)
+				return err
+			}},
+			{"Stats", 1500, func() error { _, err := store.Stats(ctx, db, 100); return err }},
 			{"Parked", 200, func() error {
 				_, err := store.Parked(ctx, db, dialect.Filter{All: true}, 0, 20)
 				return err

@@ -252,7 +252,7 @@ func TestDuplicates(t *testing.T) {
 		// Parked otherwise, the id may stand there any number of times.
 		lease := f.claim(1, "me")
 		for range 3 {
-			f.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Row: f.seq("ready"), Attempts: 1, Dead: true}}})
+			f.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Ref: f.ref("ready"), Attempts: 1, Dead: true}}})
 			f.insert(ready)
 		}
 		f.is("parked", f.parked(), []string{"ready:dead", "ready:dead", "ready:dead", "scheduled:scheduled"})
@@ -267,8 +267,8 @@ func TestDeadlockVictim(t *testing.T) {
 		f.run(keyIn(0), 30)
 		lease := f.claim(1, "me")
 		s := dialect.Settlement{
-			Archive: true, Published: f.seqs(keyIn(0) + ".2"),
-			Failed: []dialect.Failure{{Row: f.seq(keyIn(0) + ".1"), Attempts: 1, Blocking: true}},
+			Archive: true, Published: f.refs(keyIn(0) + ".2"),
+			Failed: []dialect.Failure{{Ref: f.ref(keyIn(0) + ".1"), Attempts: 1, Blocking: true}},
 		}
 		before := f.state()
 		other := f.begin()
@@ -307,7 +307,7 @@ func TestCancelledChangesNothingLater(t *testing.T) {
 			},
 			"Release": func(ctx context.Context) error { return f.store.Release(ctx, f.db, lease) },
 			"Settle": func(ctx context.Context) error {
-				_, err := f.store.Settle(ctx, f.db, lease, time.Hour, dialect.Settlement{Published: f.seqs(keyIn(0) + ".ready")})
+				_, err := f.store.Settle(ctx, f.db, lease, time.Hour, dialect.Settlement{Published: f.refs(keyIn(0) + ".ready")})
 				return err
 			},
 			"Discard": func(ctx context.Context) error {

@@ -49,8 +49,10 @@ func (f *fixture) writes(lease dialect.Lease) map[string]func() (bool, error) {
 	settle := func(s dialect.Settlement) func() (bool, error) {
 		return func() (bool, error) { return f.store.Settle(ctx, f.db, lease, time.Hour, s) }
 	}
-	seq, pos := f.seq(key+".ready"), f.pos(key+".retry")
-	failures := func(row int64) []dialect.Failure { return []dialect.Failure{{Row: row, Attempts: 9, Blocking: true}} }
+	ready, parked := f.ref(key+".ready"), f.parkedRef(key+".retry")
+	failures := func(row dialect.Ref) []dialect.Failure {
+		return []dialect.Failure{{Ref: row, Attempts: 9, Blocking: true}}
+	}
 	return map[string]func() (bool, error){
 		"Extend":  func() (bool, error) { return f.store.Extend(ctx, f.db, lease, time.Hour) },
 		"Release": func() (bool, error) { return false, f.store.Release(ctx, f.db, lease) },
@@ -62,12 +64,12 @@ func (f *fixture) writes(lease dialect.Lease) map[string]func() (bool, error) {
 			return ok, err
 		},
 		"SettleNothing":         settle(dialect.Settlement{}),
-		"SettlePublished":       settle(dialect.Settlement{Published: []int64{seq}}),
-		"SettleArchive":         settle(dialect.Settlement{Archive: true, Published: []int64{seq}}),
-		"SettleHold":            settle(dialect.Settlement{Hold: []int64{seq}}),
-		"SettleFailed":          settle(dialect.Settlement{Failed: failures(seq)}),
-		"SettleFailedParked":    settle(dialect.Settlement{FailedParked: failures(pos)}),
-		"SettlePublishedParked": settle(dialect.Settlement{Archive: true, PublishedParked: []int64{pos}}),
+		"SettlePublished":       settle(dialect.Settlement{Published: []dialect.Ref{ready}}),
+		"SettleArchive":         settle(dialect.Settlement{Archive: true, Published: []dialect.Ref{ready}}),
+		"SettleHold":            settle(dialect.Settlement{Hold: []dialect.Ref{ready}}),
+		"SettleFailed":          settle(dialect.Settlement{Failed: failures(ready)}),
+		"SettleFailedParked":    settle(dialect.Settlement{FailedParked: failures(parked)}),
+		"SettlePublishedParked": settle(dialect.Settlement{Archive: true, PublishedParked: []dialect.Ref{parked}}),
 	}
 }
 
@@ -78,7 +80,7 @@ func (f *fixture) written() dialect.Lease {
 	m.Delay = time.Nanosecond
 	f.insert(message(key+".retry", key), m)
 	lease := f.claim(1, "me")
-	f.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Row: f.seq(key + ".retry"), Attempts: 1, Blocking: true}}})
+	f.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Ref: f.ref(key + ".retry"), Attempts: 1, Blocking: true}}})
 	f.insert(message(key+".ready", key))
 	return lease
 }

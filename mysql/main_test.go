@@ -302,9 +302,39 @@ func (f *fixture) pos(topic string) int64 {
 	return f.count(`SELECT pos FROM {parked} WHERE topic = ?`, topic)
 }
 
-func (f *fixture) seqs(topics ...string) (list []int64) {
+// ref names a ready message, parkedRef a parked one.
+func (f *fixture) ref(topic string) dialect.Ref {
+	f.Helper()
+	return f.refBy(`SELECT seq, id FROM {ready} WHERE topic = ?`, topic)
+}
+
+func (f *fixture) parkedRef(topic string) dialect.Ref {
+	f.Helper()
+	return f.refBy(`SELECT pos, id FROM {parked} WHERE topic = ?`, topic)
+}
+
+func (f *fixture) refBy(text, topic string) (r dialect.Ref) {
+	f.Helper()
+	var id []byte
+	if err := f.plain.QueryRowContext(f.Context(), f.sql(text), topic).Scan(&r.Place, &id); err != nil {
+		f.Fatalf("%s: %v", topic, err)
+	}
+	copy(r.ID[:], id)
+	return r
+}
+
+func (f *fixture) refs(topics ...string) (list []dialect.Ref) {
+	f.Helper()
 	for _, t := range topics {
-		list = append(list, f.seq(t))
+		list = append(list, f.ref(t))
+	}
+	return list
+}
+
+func (f *fixture) parkedRefs(topics ...string) (list []dialect.Ref) {
+	f.Helper()
+	for _, t := range topics {
+		list = append(list, f.parkedRef(t))
 	}
 	return list
 }

@@ -85,17 +85,18 @@ func (s *store) Discard(ctx context.Context, db dialect.DB, filter dialect.Filte
 
 func (s *store) discard(ctx context.Context, tx *sql.Tx, lane int, rows []parkedRow) error {
 	var gone, keys []int64
+	var refs []dialect.Ref
 	for _, r := range rows {
 		gone = append(gone, r.pos)
+		refs = append(refs, dialect.Ref{Place: r.pos, ID: r.id})
 		if r.key.Valid {
 			keys = append(keys, r.key.V)
 		}
 	}
-	list := asJSON(gone)
-	if err := exec(ctx, tx, s.sql.discard, list, lane); err != nil {
+	if err := exec(ctx, tx, s.sql.discard, asJSON(gone), lane); err != nil {
 		return err
 	}
-	if err := exec(ctx, tx, s.sql.deleteParked, list, lane); err != nil {
+	if err := execRefs(ctx, tx, s.sql.deleteParked, refs, lane); err != nil {
 		return err
 	}
 	return s.promote(ctx, tx, lane, keys)
@@ -104,6 +105,7 @@ func (s *store) discard(ctx context.Context, tx *sql.Tx, lane int, rows []parked
 // parkedRow is a parked row that an operator's filter has chosen.
 type parkedRow struct {
 	pos    int64
+	id     [16]byte
 	placed bool // it has a place in the order
 	key    sql.Null[int64]
 	dead   bool
@@ -138,7 +140,7 @@ func (s *store) laneByLane(
 			if _, err := query1(ctx, tx, []any{&locked}, s.sql.lockLane, lane); err != nil {
 				return false, err
 			}
-			rows, err = query(ctx, tx, func(r *parkedRow) []any { return []any{&r.pos, &r.placed, &r.key, &r.dead} },
+			rows, err = query(ctx, tx, func(r *parkedRow) []any { return []any{&r.pos, idColumn{&r.id}, &r.placed, &r.key, &r.dead} },
 				choose.with(&f), f.between([]any{lane}, limit-total)...)
 			if err != nil || len(rows) == 0 {
 				return false, err
@@ -154,7 +156,7 @@ func (s *store) laneByLane(
 }
 
 // Replay chooses done rows and copies them in one transaction. A message that was
-// done more than once is replayed once. A producer that inserts the same id at the
+// done more than once is replayed once, by its newest row. A producer that inserts the same id at the
 // same moment makes it fail with a [dialect.Duplicate] error; repeated, it skips that
 // id.
 func (s *store) Replay(ctx context.Context, db dialect.DB, filter dialect.Filter, cursor *dialect.Cursor, limit int) (replayed int, next *dialect.Cursor, err error) {
@@ -180,21 +182,18 @@ func (s *store) Replay(ctx context.Context, db dialect.DB, filter dialect.Filter
 		}
 		type doneRow struct {
 			doneAt, pos int64
-			id          [16]byte
 			ready       bool
 		}
-		rows, err := query(ctx, tx, func(r *doneRow) []any { return []any{&r.doneAt, &r.pos, idColumn{&r.id}, &r.ready} },
-			s.sql.chooseReplay.with(&f), f.between([]any{last.DoneAt, last.DoneAt, last.Pos, last.Until}, limit)...)
+		rows, err := query(ctx, tx, func(r *doneRow) []any { return []any{&r.doneAt, &r.pos, &r.ready} },
+			s.sql.chooseReplay.with(&f), f.between([]any{last.DoneAt, last.DoneAt, last.Pos, last.Until, last.Until}, limit)...)
 		if err != nil {
 			return false, err
 		}
 		more = len(rows) == limit
 		var list []int64
-		seen := make(map[[16]byte]bool)
 		for _, r := range rows {
 			last.DoneAt, last.Pos = r.doneAt, r.pos
-			if !r.ready && !seen[r.id] {
-				seen[r.id] = true
+			if !r.ready {
 				list = append(list, r.pos)
 			}
 		}
@@ -272,7 +271,12 @@ func (s *store) PurgeInbox(ctx context.Context, db dialect.DB, olderThan time.Du
 		for i, e := range old {
 			old[i] = [2]string{inHex(e[0]), inHex(e[1])}
 		}
-		return true, exec(ctx, tx, s.sql.purgeInbox, asJSON(old))
+		for part := range slices.Chunk(old, mostRows) {
+			if err := exec(ctx, tx, s.sql.purgeInbox, asJSON(part)); err != nil {
+				return false, err
+			}
+		}
+		return true, nil
 	})
 	if err != nil {
 		return 0, err

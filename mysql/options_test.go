@@ -87,17 +87,17 @@ func (f *fixture) everything() {
 	f.ok(err)
 	f.is("extended", ok, true)
 	f.settle(lease, dialect.Settlement{
-		Archive: true, Published: f.seqs("bytes"), Hold: f.seqs("empty", "single"),
+		Archive: true, Published: f.refs("bytes"), Hold: f.refs("empty", "single"),
 		Failed: []dialect.Failure{
-			{Row: f.seq("nil"), Attempts: 1, Blocking: true, Reason: "ä'"},
-			{Row: f.seq("big"), Attempts: 2, Dead: true, Reason: "gone"},
+			{Ref: f.ref("nil"), Attempts: 1, Blocking: true, Reason: "ä'"},
+			{Ref: f.ref("big"), Attempts: 2, Dead: true, Reason: "gone"},
 		},
 	})
 	f.is("parked", f.parked(), []string{"nil:retry*", "empty:held", "big:dead", "single:held", "later:scheduled"})
 	f.is("due", f.due(dialect.Limit{Rows: 10}), []string{"nil", "empty", "single"})
 	f.settle(lease, dialect.Settlement{
-		Archive: true, PublishedParked: []int64{f.pos("nil")},
-		FailedParked: []dialect.Failure{{Row: f.pos("empty"), Attempts: 7, Delay: time.Hour, Blocking: true, Reason: "again"}},
+		Archive: true, PublishedParked: f.parkedRefs("nil"),
+		FailedParked: []dialect.Failure{{Ref: f.parkedRef("empty"), Attempts: 7, Delay: time.Hour, Blocking: true, Reason: "again"}},
 	})
 	f.is("parked", f.parked(), []string{"empty:retry*", "big:dead", "single:held", "later:scheduled"})
 	f.settle(lease, dialect.Settlement{})

@@ -17,7 +17,7 @@ func (f *fixture) fail(lease dialect.Lease, dead bool, topics ...string) {
 	f.Helper()
 	var s dialect.Settlement
 	for _, topic := range topics {
-		s.Failed = append(s.Failed, dialect.Failure{Row: f.seq(topic), Attempts: 3, Dead: dead, Blocking: true, Reason: "no"})
+		s.Failed = append(s.Failed, dialect.Failure{Ref: f.ref(topic), Attempts: 3, Dead: dead, Blocking: true, Reason: "no"})
 	}
 	f.settle(lease, s)
 }
@@ -48,14 +48,14 @@ func TestSettleRepeated(t *testing.T) {
 		f.run(b, 4)
 		lease := f.claim(1, "me")
 		f.fail(lease, false, a+".1", b+".1")
-		f.settle(lease, dialect.Settlement{Hold: f.seqs(a+".2", b+".2")})
+		f.settle(lease, dialect.Settlement{Hold: f.refs(a+".2", b+".2")})
 		s := dialect.Settlement{
 			Archive:         true,
-			Published:       f.seqs(a + ".3"),
-			PublishedParked: []int64{f.pos(a + ".1")},
-			Hold:            f.seqs(b+".3", b+".4"),
-			Failed:          []dialect.Failure{{Row: f.seq(a + ".4"), Attempts: 1, Dead: true, Blocking: true, Reason: "x"}},
-			FailedParked:    []dialect.Failure{{Row: f.pos(b + ".1"), Attempts: 4, Delay: time.Hour, Blocking: true, Reason: "y"}},
+			Published:       f.refs(a + ".3"),
+			PublishedParked: f.parkedRefs(a + ".1"),
+			Hold:            f.refs(b+".3", b+".4"),
+			Failed:          []dialect.Failure{{Ref: f.ref(a + ".4"), Attempts: 1, Dead: true, Blocking: true, Reason: "x"}},
+			FailedParked:    []dialect.Failure{{Ref: f.parkedRef(b + ".1"), Attempts: 4, Delay: time.Hour, Blocking: true, Reason: "y"}},
 		}
 		f.settle(lease, s)
 		before := f.messages()
@@ -79,14 +79,14 @@ func TestDue(t *testing.T) {
 		f.fail(lease, false, a+".1")
 		f.fail(lease, false, b+".1")
 		f.fail(lease, false, "free")
-		f.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Row: f.seq(c + ".1"), Attempts: 1, Delay: time.Hour, Blocking: true}}})
-		f.settle(lease, dialect.Settlement{Hold: f.seqs(f.readyTopics()...)})
+		f.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Ref: f.ref(c + ".1"), Attempts: 1, Delay: time.Hour, Blocking: true}}})
+		f.settle(lease, dialect.Settlement{Hold: f.refs(f.readyTopics()...)})
 		for rows, want := range map[int][]string{
 			1: {a + ".1"},
 			3: {a + ".1", b + ".1", "free"},
 			4: {a + ".1", a + ".2", b + ".1", "free"},
 			5: {a + ".1", a + ".2", b + ".1", b + ".2", "free"},
-			6: {a + ".1", a + ".2", b + ".1", b + ".2", "free"}, // 3 by 2 is 1
+			6: {a + ".1", a + ".2", b + ".1", b + ".2", b + ".3", "free"}, // 3 by 2 is 1, and the other 2 are left
 			7: {a + ".1", a + ".2", a + ".3", b + ".1", b + ".2", b + ".3", "free"},
 			99: {
 				a + ".1", a + ".2", a + ".3", a + ".4", a + ".5", b + ".1", b + ".2", b + ".3", b + ".4", b + ".5", "free",
@@ -154,7 +154,7 @@ func TestPoll(t *testing.T) {
 		m.Lane = 3
 		f.insert(m)
 		lease := f.claim(3, "me")
-		f.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Row: f.seq("retry"), Attempts: 1}}})
+		f.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Ref: f.ref("retry"), Attempts: 1}}})
 		f.ok(f.store.Release(t.Context(), f.db, lease))
 		f.is("ready, scheduled and retry", poll("me", 9), []int{0, 1, 3})
 		f.is("limit", poll("me", 2), []int{0, 1})
@@ -205,7 +205,7 @@ func TestSurface(t *testing.T) {
 		moved, _, err = f.store.Surface(t.Context(), f.db, lease, 9)
 		f.ok(err)
 		f.is("moved", moved, 0)
-		f.settle(lease, dialect.Settlement{Published: f.seqs("twin")})
+		f.settle(lease, dialect.Settlement{Published: f.refs("twin")})
 		f.is("requeued", f.requeue(dialect.Filter{All: true, States: []string{dialect.Dead}}, 9), 1)
 		moved, _, err = f.store.Surface(t.Context(), f.db, lease, 9)
 		f.ok(err)
@@ -221,11 +221,11 @@ func TestRequeue(t *testing.T) {
 		lease := f.claim(1, "me")
 		// 1 to 3 died and let the key pass; 4 is retried, 5 waits, 6 is ready.
 		for i := 1; i <= 3; i++ {
-			f.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Row: f.seq(fmt.Sprintf("%s.%d", a, i)), Attempts: 9, Dead: true}}})
+			f.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Ref: f.ref(fmt.Sprintf("%s.%d", a, i)), Attempts: 9, Dead: true}}})
 		}
 		f.settle(lease, dialect.Settlement{
-			Failed: []dialect.Failure{{Row: f.seq(a + ".4"), Attempts: 2, Delay: time.Hour, Blocking: true}},
-			Hold:   f.seqs(a + ".5"),
+			Failed: []dialect.Failure{{Ref: f.ref(a + ".4"), Attempts: 2, Delay: time.Hour, Blocking: true}},
+			Hold:   f.refs(a + ".5"),
 		})
 		f.is("parked", f.parked(), []string{a + ".1:dead", a + ".2:dead", a + ".3:dead", a + ".4:retry*", a + ".5:held"})
 
@@ -248,16 +248,16 @@ func TestRequeueBehindAnother(t *testing.T) {
 		f.run(a, 4)
 		lease := f.claim(1, "me")
 		f.fail(lease, true, a+".1", a+".2", a+".3")
-		f.settle(lease, dialect.Settlement{Hold: f.seqs(a + ".4")})
+		f.settle(lease, dialect.Settlement{Hold: f.refs(a + ".4")})
 		f.is("the second", f.requeue(byTopic(a+".2"), 9), 1)
 		f.is("parked", f.parked(), []string{a + ".1:dead*", a + ".2:held", a + ".3:dead*", a + ".4:held"})
 		f.is("due", f.due(dialect.Limit{Rows: 9}), []string{})
 		f.is("the first", f.requeue(byTopic(a+".1"), 9), 1)
 		f.is("parked", f.parked(), []string{a + ".1:retry*", a + ".2:held", a + ".3:dead*", a + ".4:held"})
 		f.is("due", f.due(dialect.Limit{Rows: 9}), []string{a + ".1", a + ".2"})
-		f.settle(lease, dialect.Settlement{PublishedParked: []int64{f.pos(a + ".1")}})
+		f.settle(lease, dialect.Settlement{PublishedParked: f.parkedRefs(a + ".1")})
 		f.is("parked", f.parked(), []string{a + ".2:retry*", a + ".3:dead*", a + ".4:held"})
-		f.settle(lease, dialect.Settlement{PublishedParked: []int64{f.pos(a + ".2")}})
+		f.settle(lease, dialect.Settlement{PublishedParked: f.parkedRefs(a + ".2")})
 		f.is("parked", f.parked(), []string{a + ".3:dead*", a + ".4:held"})
 		f.is("the third", f.discard(byTopic(a+".3"), 9), 1)
 		f.is("parked", f.parked(), []string{a + ".4:retry*"})
@@ -293,7 +293,7 @@ func TestDiscard(t *testing.T) {
 		f.insert(later, other)
 		lease := f.claim(1, "me")
 		f.fail(lease, true, a+".1")
-		f.settle(lease, dialect.Settlement{Hold: f.seqs(a+".2", a+".3")})
+		f.settle(lease, dialect.Settlement{Hold: f.refs(a+".2", a+".3")})
 		f.is("zero filter", f.discard(dialect.Filter{DoneWithin: time.Hour}, 9), 0)
 		f.is("head", f.discard(dialect.Filter{States: []string{dialect.Dead}}, 9), 1)
 		f.is("parked", f.parked(), []string{a + ".2:retry*", a + ".3:held", "later:scheduled"})
@@ -301,7 +301,7 @@ func TestDiscard(t *testing.T) {
 		// The relay had read the key as blocked, and a message of it as ready.
 		f.insert(message(a+".4", a))
 		f.is("all of it", f.discard(dialect.Filter{Key: message("", a).Key}, 9), 2)
-		f.settle(lease, dialect.Settlement{Hold: f.seqs(a + ".4")})
+		f.settle(lease, dialect.Settlement{Hold: f.refs(a + ".4")})
 		f.is("parked", f.parked(), []string{a + ".4:retry*", "later:scheduled"})
 		f.is("one of two", f.discard(dialect.Filter{All: true}, 1), 1)
 		f.is("the rest", f.discard(dialect.Filter{All: true}, 9), 1)
@@ -317,7 +317,7 @@ func TestOperatorWaitsForTheLane(t *testing.T) {
 		f.run(a, 3)
 		lease := f.claim(1, "me")
 		f.fail(lease, true, a+".1")
-		f.settle(lease, dialect.Settlement{Hold: f.seqs(a + ".2")})
+		f.settle(lease, dialect.Settlement{Hold: f.refs(a + ".2")})
 		first := f.begin()
 		_, err := first.ExecContext(t.Context(), f.sql(`UPDATE {lane} SET served_at = UTC_TIMESTAMP(6) WHERE lane = 1`))
 		f.ok(err)
@@ -349,7 +349,7 @@ func TestReplay(t *testing.T) {
 		f.run(a, 5)
 		lease := f.claim(1, "me")
 		all := f.readyTopics()
-		f.settle(lease, dialect.Settlement{Archive: true, Published: f.seqs(all...)})
+		f.settle(lease, dialect.Settlement{Archive: true, Published: f.refs(all...)})
 		f.exec(`UPDATE {done} SET created_at = '2001-01-01'`)
 		var cursor *dialect.Cursor
 		var got []string
@@ -360,7 +360,7 @@ func TestReplay(t *testing.T) {
 			ready := f.readyTopics()
 			got = append(got, ready...)
 			f.is("marked", f.count(`SELECT count(*) FROM {ready} WHERE replay = 1 AND created_at = '2001-01-01' AND ready_at > '2002-01-01'`), len(ready))
-			f.settle(lease, dialect.Settlement{Archive: true, Published: f.seqs(ready...)})
+			f.settle(lease, dialect.Settlement{Archive: true, Published: f.refs(ready...)})
 			if next == nil {
 				f.is("calls", calls, 3)
 				break
@@ -388,7 +388,7 @@ func TestReplayBounds(t *testing.T) {
 	onEach(t, func(t *testing.T, f *fixture) {
 		for _, hours := range []int{1, 3, 5} {
 			f.insert(message(fmt.Sprint(hours), ""))
-			f.settle(f.claim(1, "me"), dialect.Settlement{Archive: true, Published: f.seqs(fmt.Sprint(hours))})
+			f.settle(f.claim(1, "me"), dialect.Settlement{Archive: true, Published: f.refs(fmt.Sprint(hours))})
 			f.exec(`UPDATE {done} SET done_at = UTC_TIMESTAMP(6) - INTERVAL topic HOUR WHERE topic = ?`, fmt.Sprint(hours))
 		}
 		for _, c := range []struct {
@@ -414,7 +414,7 @@ func TestReplayBounds(t *testing.T) {
 func TestPurge(t *testing.T) {
 	onEach(t, func(t *testing.T, f *fixture) {
 		f.run(keyIn(0), 6)
-		f.settle(f.claim(1, "me"), dialect.Settlement{Archive: true, Published: f.seqs(f.readyTopics()...)})
+		f.settle(f.claim(1, "me"), dialect.Settlement{Archive: true, Published: f.refs(f.readyTopics()...)})
 		f.exec(`UPDATE {done} SET done_at = done_at - INTERVAL (10 - pos) HOUR`)
 		purge := func(olderThan time.Duration, limit int) int {
 			n, err := f.store.Purge(t.Context(), f.db, olderThan, limit)
@@ -444,9 +444,9 @@ func TestHistory(t *testing.T) {
 		keys := []string{keyIn(0), keyIn(1), ""}
 		lease := f.claim(1, "me")
 		inserted := 0
-		failure := func(row int64) dialect.Failure {
+		failure := func(row dialect.Ref) dialect.Failure {
 			dead := r.IntN(3) == 0
-			return dialect.Failure{Row: row, Attempts: r.IntN(5), Dead: dead, Delay: -time.Second, Blocking: !dead || r.IntN(2) == 0, Reason: "no"}
+			return dialect.Failure{Ref: row, Attempts: r.IntN(5), Dead: dead, Delay: -time.Second, Blocking: !dead || r.IntN(2) == 0, Reason: "no"}
 		}
 		filters := []dialect.Filter{
 			{All: true},
@@ -472,13 +472,14 @@ func TestHistory(t *testing.T) {
 				s := dialect.Settlement{Archive: true}
 				failed := map[int64]bool{}
 				for _, row := range rows {
+					ref := dialect.Ref{Place: row.Seq, ID: row.ID}
 					switch {
 					case row.Blocked || failed[row.KeyHash.V]:
-						s.Hold = append(s.Hold, row.Seq)
+						s.Hold = append(s.Hold, ref)
 					case r.IntN(2) == 0:
-						s.Published = append(s.Published, row.Seq)
+						s.Published = append(s.Published, ref)
 					default:
-						x := failure(row.Seq)
+						x := failure(ref)
 						failed[row.KeyHash.V] = x.Blocking && row.KeyHash.Valid
 						s.Failed = append(s.Failed, x)
 					}
@@ -498,12 +499,13 @@ func TestHistory(t *testing.T) {
 						last[k], closed[k] = row.Seq, true
 					}
 					previous = row.KeyHash.V
+					ref := dialect.Ref{Place: row.Pos, ID: row.ID}
 					switch {
 					case failed[row.KeyHash.V]:
 					case r.IntN(2) == 0:
-						s.PublishedParked = append(s.PublishedParked, row.Pos)
+						s.PublishedParked = append(s.PublishedParked, ref)
 					default:
-						x := failure(row.Pos)
+						x := failure(ref)
 						failed[row.KeyHash.V] = x.Blocking && row.KeyHash.Valid
 						s.FailedParked = append(s.FailedParked, x)
 					}

@@ -76,7 +76,7 @@ func TestTooLarge(t *testing.T) {
 		rows, err := f.store.Ready(t.Context(), f.db, 1, f.seq("small"), dialect.Limit{Rows: 1})
 		f.ok(err)
 		f.is("payload", bytes.Equal(rows[0].Payload, under.Payload), true)
-		f.settle(f.claim(1, "me"), dialect.Settlement{Archive: true, Published: f.seqs("under")})
+		f.settle(f.claim(1, "me"), dialect.Settlement{Archive: true, Published: f.refs("under")})
 		f.is("archived", f.count(`SELECT LENGTH(payload) FROM {done}`), len(under.Payload))
 	})
 }

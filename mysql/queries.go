@@ -15,8 +15,9 @@ import (
 //   - FORCE INDEX names the index relied on, for the same reason.
 //   - What asks whether there is a row is a subquery with LIMIT: EXISTS may become a
 //     join of whole tables.
-//   - Where such a subquery wants the first row by an index, ORDER BY names all of the
-//     index's columns: MySQL sorts what a correlated one finds otherwise.
+//   - Where such a subquery wants the first row by an index, ORDER BY names the index's
+//     columns but for those that are compared with literals: without the others MySQL
+//     sorts all that a correlated one finds, and with those MariaDB 10.11 does.
 //   - Durations are whole microseconds; times leave the server as microseconds since
 //     1970. UTC_TIMESTAMP stands still within a statement, also while it waits for a
 //     lock, so what is written under a lock is written by the next statement.
@@ -25,22 +26,31 @@ import (
 // epoch is the beginning of the microseconds that times leave the server as.
 const epoch = `TIMESTAMP'1970-01-01 00:00:00'`
 
-// The lists.
+// The lists. A [dialect.Ref] is its place and its id; where the place is what finds
+// the row, the id is only compared.
 const (
-	seqList     = `JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS n`
-	posList     = `JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, pos BIGINT PATH '$')) AS n`
+	refList     = `JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PATH '$[0]', id CHAR(32) PATH '$[1]')) AS n`
+	posList     = `JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n`
 	keyList     = `JSON_TABLE(?, '$[*]' COLUMNS (key_hash BIGINT PATH '$')) AS n`
 	failureList = `JSON_TABLE(?, '$[*]' COLUMNS (
-    num BIGINT PATH '$[0]', attempts INT PATH '$[1]', dead INT PATH '$[2]', blocking INT PATH '$[3]',
-    delay BIGINT PATH '$[4]', reason VARCHAR(4000) PATH '$[5]')) AS f`
+    place BIGINT PATH '$[0]', id CHAR(32) PATH '$[1]', attempts INT PATH '$[2]', dead INT PATH '$[3]', blocking INT PATH '$[4]',
+    delay BIGINT PATH '$[5]', reason VARCHAR(4000) PATH '$[6]')) AS f`
+)
+
+// readyRefs and parkedRefs are the rows that a list of references names.
+const (
+	readyRefs = refList + `
+STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.place AND r.id = UNHEX(n.id)`
+	parkedRefs = refList + `
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.place AND p.id = UNHEX(n.id)`
 )
 
 // dueSQL tells whether a lane has a parked row that is due, by the first entries of
 // parked_due_at.
 const dueSQL = `((SELECT p.available_at FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
-         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.state, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
+         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
     OR (SELECT p.available_at FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
-         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.state, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6))`
+         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6))`
 
 // readySomeSQL is the newest ready row of a lane, by the primary key.
 const readySomeSQL = `(SELECT r.seq FROM {ready} AS r FORCE INDEX (PRIMARY)
@@ -55,7 +65,8 @@ FROM {lane} AS l
 WHERE (l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)
   AND (` + readySomeSQL + ` IS NOT NULL
     OR ` + dueSQL + `)
-ORDER BY l.served_at, l.lane
+-- A time ahead of now is from before the clock was set back.
+ORDER BY CASE WHEN l.served_at <= UTC_TIMESTAMP(6) THEN l.served_at ELSE ` + epoch + ` END, l.lane
 LIMIT ?`
 
 const pendingSQL = `
@@ -108,12 +119,16 @@ const scheduleRow = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6) + INTERV
 
 const largestPacketSQL = `SELECT @@max_allowed_packet`
 
-// The statements of Surface run behind the fence.
+const leaseSQL = `
+-- Whether there is a lease. Locks nothing.
+SELECT COUNT(*) FROM {lane} WHERE lane = ? AND owner = ? AND epoch = ?`
+
+// The statements of Surface run behind the fence, dueScheduled before it as well.
 
 const dueScheduledSQL = `
 -- Along parked_due_at; whether the id is ready already is one entry of ready's
 -- index on id a row.
-SELECT p.pos, (SELECT 1 FROM {ready} AS r FORCE INDEX ({name:id}) WHERE r.id = p.id LIMIT 1) IS NOT NULL
+SELECT p.pos, p.id, (SELECT 1 FROM {ready} AS r FORCE INDEX ({name:id}) WHERE r.id = p.id LIMIT 1) IS NOT NULL
 FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
 WHERE p.lane = ? AND p.state = 'scheduled' AND p.available_at <= UTC_TIMESTAMP(6)
 ORDER BY p.available_at, p.pos
@@ -125,7 +140,7 @@ INSERT INTO {ready} (lane, id, topic, {key}, key_hash, type, content_type, paylo
 SELECT p.lane, p.id, p.topic, p.{key}, p.key_hash, p.type, p.content_type, p.payload, p.headers, p.created_at, p.revision, p.replay
 FROM ` + posList + `
 STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
-ORDER BY n.place`
+ORDER BY n.nth`
 
 const surfacedTwiceSQL = `
 -- By parked's primary key.
@@ -135,8 +150,7 @@ SET p.state = 'dead', p.available_at = NULL, p.reason = ?`
 
 const deleteParkedSQL = `
 -- By parked's primary key.
-DELETE p FROM ` + posList + `
-STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+DELETE p FROM ` + parkedRefs + `
 WHERE p.lane = ?`
 
 // What a turn reads is chosen first, by size, and then read: the driver must read to
@@ -197,7 +211,7 @@ const readParkedSQL = `
 SELECT ` + parkedColumns + `
 FROM ` + posList + `
 STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
-ORDER BY n.place`
+ORDER BY n.nth`
 
 const settleSQL = `
 -- Behind the fence.
@@ -210,31 +224,27 @@ WHERE lane = ?`
 
 const keysOfReadySQL = `
 SELECT DISTINCT r.key_hash
-FROM ` + seqList + `
-STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq
+FROM ` + readyRefs + `
 WHERE r.key_hash IS NOT NULL`
 
 const keysOfParkedSQL = `
 SELECT DISTINCT p.key_hash
-FROM ` + posList + `
-STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+FROM ` + parkedRefs + `
 WHERE p.lane = ? AND p.key_hash IS NOT NULL`
 
 const archiveReadySQL = `
 INSERT INTO {done} (lane, seq, id, topic, {key}, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome)
 SELECT r.lane, r.seq, r.id, r.topic, r.{key}, r.key_hash, r.type, r.content_type, r.payload, r.headers, r.created_at, r.revision, r.replay, 1, 'published'
-FROM ` + seqList + `
-STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq
-ORDER BY n.seq`
+FROM ` + readyRefs + `
+ORDER BY r.seq`
 
 const archiveParkedSQL = `
 INSERT INTO {done} (lane, seq, id, topic, {key}, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome, reason)
 SELECT p.lane, p.seq, p.id, p.topic, p.{key}, p.key_hash, p.type, p.content_type, p.payload, p.headers, p.created_at, p.revision, p.replay,
     p.attempts + 1, 'published', p.reason
-FROM ` + posList + `
-STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+FROM ` + parkedRefs + `
 WHERE p.lane = ?
-ORDER BY n.place`
+ORDER BY n.nth`
 
 const failSQL = `
 INSERT INTO {parked} (lane, seq, id, topic, {key}, key_hash, type, content_type, payload, headers, created_at, revision, replay,
@@ -244,12 +254,12 @@ SELECT r.lane, r.seq, r.id, r.topic, r.{key}, r.key_hash, r.type, r.content_type
     CASE WHEN f.dead = 1 THEN 'dead' ELSE 'retry' END,
     CASE WHEN f.dead = 0 THEN UTC_TIMESTAMP(6) + INTERVAL f.delay MICROSECOND END
 FROM ` + failureList + `
-STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = f.num
-ORDER BY f.num`
+STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = f.place AND r.id = UNHEX(f.id)
+ORDER BY r.seq`
 
 const failParkedSQL = `
 UPDATE ` + failureList + `
-STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = f.num
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = f.place AND p.id = UNHEX(f.id)
 SET p.attempts = f.attempts, p.reason = UNHEX(f.reason), p.blocking = (f.blocking = 1 AND p.key_hash IS NOT NULL),
     p.state = CASE WHEN f.dead = 1 THEN 'dead' ELSE 'retry' END,
     p.available_at = CASE WHEN f.dead = 0 THEN UTC_TIMESTAMP(6) + INTERVAL f.delay MICROSECOND END
@@ -258,13 +268,11 @@ WHERE p.lane = ?`
 const holdSQL = `
 INSERT INTO {parked} (lane, seq, id, topic, {key}, key_hash, type, content_type, payload, headers, created_at, revision, replay, state)
 SELECT r.lane, r.seq, r.id, r.topic, r.{key}, r.key_hash, r.type, r.content_type, r.payload, r.headers, r.created_at, r.revision, r.replay, 'held'
-FROM ` + seqList + `
-STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq
-ORDER BY n.seq`
+FROM ` + readyRefs + `
+ORDER BY r.seq`
 
 const deleteReadySQL = `
-DELETE r FROM ` + seqList + `
-STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq`
+DELETE r FROM ` + readyRefs
 
 // demoteSQL and promoteSQL, in this order, make the first row of each key its head
 // again. They run under the lane row's lock, in every transaction that changed parked
@@ -281,9 +289,9 @@ UPDATE (
        ON b.blocking = 1 AND b.lane = ? AND b.key_hash = n.key_hash
     WHERE b.state = 'retry'
       AND ((SELECT o.seq FROM {parked} AS o FORCE INDEX ({name:parked_blocked})
-            WHERE o.blocking = 1 AND o.lane = b.lane AND o.key_hash = b.key_hash ORDER BY o.blocking, o.lane, o.key_hash, o.seq LIMIT 1) < b.seq
+            WHERE o.blocking = 1 AND o.lane = b.lane AND o.key_hash = b.key_hash ORDER BY o.lane, o.key_hash, o.seq LIMIT 1) < b.seq
         OR (SELECT o.seq FROM {parked} AS o FORCE INDEX ({name:parked_key})
-            WHERE o.lane = b.lane AND o.key_hash = b.key_hash AND o.state = 'held' ORDER BY o.lane, o.key_hash, o.state, o.seq LIMIT 1) < b.seq)
+            WHERE o.lane = b.lane AND o.key_hash = b.key_hash AND o.state = 'held' ORDER BY o.lane, o.key_hash, o.seq LIMIT 1) < b.seq)
 ) AS d
 STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = d.pos
 SET p.state = 'held', p.blocking = 0, p.available_at = NULL`
@@ -296,10 +304,10 @@ UPDATE (
     FROM ` + keyList + `
     STRAIGHT_JOIN {parked} AS h FORCE INDEX (PRIMARY)
        ON h.pos = (SELECT o.pos FROM {parked} AS o FORCE INDEX ({name:parked_key})
-                   WHERE o.lane = ? AND o.key_hash = n.key_hash AND o.state = 'held' ORDER BY o.lane, o.key_hash, o.state, o.seq LIMIT 1)
+                   WHERE o.lane = ? AND o.key_hash = n.key_hash AND o.state = 'held' ORDER BY o.lane, o.key_hash, o.seq LIMIT 1)
     WHERE COALESCE((SELECT o.seq FROM {parked} AS o FORCE INDEX ({name:parked_blocked})
                     WHERE o.blocking = 1 AND o.lane = h.lane AND o.key_hash = h.key_hash
-                    ORDER BY o.blocking, o.lane, o.key_hash, o.seq LIMIT 1) > h.seq, 1) = 1
+                    ORDER BY o.lane, o.key_hash, o.seq LIMIT 1) > h.seq, 1) = 1
 ) AS d
 STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = d.pos
 SET p.state = 'retry', p.blocking = 1, p.available_at = UTC_TIMESTAMP(6)`
@@ -328,7 +336,7 @@ SELECT
             WHERE r.lane = l.lane ORDER BY r.lane, r.seq LIMIT 1), UTC_TIMESTAMP(6))), 0),
         COALESCE(MAX(TIMESTAMPDIFF(MICROSECOND, (
             SELECT p.available_at FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
-            WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.state, p.available_at LIMIT 1), UTC_TIMESTAMP(6))), 0)), 0)
+            WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.available_at LIMIT 1), UTC_TIMESTAMP(6))), 0)), 0)
      FROM {lane} AS l),
     (SELECT COUNT(*) FROM {lane} WHERE owner <> '' AND lease_until > UTC_TIMESTAMP(6)),
     (SELECT COUNT(*) FROM {lane} WHERE owner <> '' AND lease_until <= UTC_TIMESTAMP(6)),
@@ -374,7 +382,7 @@ SELECT lane FROM {lane} WHERE lane = ? FOR UPDATE`
 
 const chooseRequeueSQL = `
 -- In order, so that a limit cuts the run of a key at its end.
-SELECT p.pos, p.seq IS NOT NULL, p.key_hash, p.state = 'dead'
+SELECT p.pos, p.id, p.seq IS NOT NULL, p.key_hash, p.state = 'dead'
 FROM {parked} AS p
 WHERE p.lane = ?` + requeueable + `{filter}
 ORDER BY p.seq IS NULL, p.seq, p.pos
@@ -382,7 +390,7 @@ LIMIT ?`
 
 const chooseDiscardSQL = `
 -- As for a requeue.
-SELECT p.pos, p.seq IS NOT NULL, p.key_hash, p.state = 'dead'
+SELECT p.pos, p.id, p.seq IS NOT NULL, p.key_hash, p.state = 'dead'
 FROM {parked} AS p
 WHERE p.lane = ?{filter}
 ORDER BY p.seq IS NULL, p.seq, p.pos
@@ -419,20 +427,24 @@ SELECT p.lane, p.seq, p.id, p.topic, p.{key}, p.key_hash, p.type, p.content_type
 FROM ` + posList + `
 STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
 WHERE p.lane = ?
-ORDER BY n.place`
+ORDER BY n.nth`
 
 const clockSQL = `
 -- The server's time in microseconds since 1970.
 SELECT TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, UTC_TIMESTAMP(6))`
 
 const chooseReplaySQL = `
--- One range of done's primary key, or its index on id.
-SELECT TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, d.done_at), d.pos, d.id,
+-- One range of done's primary key, or its index on id. Of an id that was done several
+-- times only the newest row, or one call would replay it once a row.
+SELECT TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, d.done_at), d.pos,
     (SELECT 1 FROM {ready} AS r FORCE INDEX ({name:id}) WHERE r.id = d.id LIMIT 1) IS NOT NULL
 FROM {done} AS d
 WHERE d.done_at >= ` + epoch + ` + INTERVAL ? MICROSECOND
   AND (d.done_at > ` + epoch + ` + INTERVAL ? MICROSECOND OR d.pos > ?)
-  AND d.done_at < ` + epoch + ` + INTERVAL ? MICROSECOND{filter}
+  AND d.done_at < ` + epoch + ` + INTERVAL ? MICROSECOND
+  AND (SELECT 1 FROM {done} AS n FORCE INDEX ({name:done_id})
+    WHERE n.id = d.id AND (n.done_at > d.done_at OR n.done_at = d.done_at AND n.pos > d.pos)
+      AND n.done_at < ` + epoch + ` + INTERVAL ? MICROSECOND LIMIT 1) IS NULL{filter}
 ORDER BY d.done_at, d.pos
 LIMIT ?`
 
@@ -444,7 +456,7 @@ SELECT d.lane, d.id, d.topic, d.{key}, d.key_hash, d.type, d.content_type, d.pay
     1 + (SELECT MAX(o.replay) FROM {done} AS o FORCE INDEX ({name:done_id}) WHERE o.id = d.id)
 FROM ` + posList + `
 STRAIGHT_JOIN {done} AS d FORCE INDEX ({name:done_pos}) ON d.pos = n.pos
-ORDER BY n.place`
+ORDER BY n.nth`
 
 const choosePurgeSQL = `
 -- From the old end of done's primary key.
@@ -531,7 +543,8 @@ SELECT COALESCE(SUM(lane BETWEEN 0 AND ? - 1), 0), COALESCE(SUM(lane NOT BETWEEN
 // statements are the statements rendered for one set of tables, under the names of
 // their constants.
 type statements struct {
-	poll, pending, claim, own, fence, extend, release   string
+	poll, pending, lease                                string
+	claim, own, fence, extend, release                  string
 	insert, schedule                                    string
 	dueScheduled, surface, surfacedTwice, deleteParked  string
 	chooseReady, ready                                  string
@@ -556,7 +569,7 @@ func render(t dialect.Tables) statements {
 		return filtered{x(head), x(tail)}
 	}
 	return statements{
-		poll: x(pollSQL), pending: x(pendingSQL), claim: x(claimSQL), own: x(ownSQL),
+		poll: x(pollSQL), pending: x(pendingSQL), lease: x(leaseSQL), claim: x(claimSQL), own: x(ownSQL),
 		fence: x(fenceSQL), extend: x(extendSQL), release: x(releaseSQL),
 		insert: x(insertSQL), schedule: x(scheduleSQL),
 		dueScheduled: x(dueScheduledSQL), surface: x(surfaceSQL), surfacedTwice: x(surfacedTwiceSQL), deleteParked: x(deleteParkedSQL),

@@ -270,7 +270,7 @@ func TestArchiveMissing(t *testing.T) {
 	onEach(t, func(t *testing.T, f *fixture) {
 		f.run(keyIn(0), 2)
 		lease := f.claim(1, "me")
-		s := dialect.Settlement{Archive: true, Published: f.seqs(f.readyTopics()...)}
+		s := dialect.Settlement{Archive: true, Published: f.refs(f.readyTopics()...)}
 		archive := func(name string) {
 			t.Helper()
 			_, err := f.store.Settle(t.Context(), f.db, lease, time.Hour, s)
@@ -297,7 +297,7 @@ func TestPartitionedDone(t *testing.T) {
 		f.run(keyIn(0), 6)
 		lease := f.claim(1, "me")
 		all := f.readyTopics()
-		f.settle(lease, dialect.Settlement{Archive: true, Published: f.seqs(all...)})
+		f.settle(lease, dialect.Settlement{Archive: true, Published: f.refs(all...)})
 		f.exec(`UPDATE {done} SET done_at = '2019-01-01' WHERE pos <= 3`)
 		n, err := f.store.Purge(t.Context(), f.db, 0, 2)
 		f.ok(err)

@@ -24,7 +24,12 @@ var _ dialect.Store = (*store)(nil)
 // whatever the session's default. It is not declared READ ONLY: proxies send such
 // transactions to replicas, which may show rows that are gone.
 func read(ctx context.Context, db dialect.DB, do func(tx *sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead})
+	return readAt(ctx, db, sql.LevelRepeatableRead, do)
+}
+
+// readAt is read at another isolation level.
+func readAt(ctx context.Context, db dialect.DB, level sql.IsolationLevel, do func(tx *sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: level})
 	if err != nil {
 		return err
 	}

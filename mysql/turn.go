@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"encoding/hex"
 	"math"
 	"slices"
 	"time"
@@ -75,25 +76,61 @@ func (s *store) Release(ctx context.Context, db dialect.DB, lease dialect.Lease)
 // surfacedTwice is the reason of a scheduled message that found its id taken.
 const surfacedTwice = "a message with this id is ready already"
 
-// Surface moves due messages behind the fence. A producer that inserts the same id
-// as ready at the same moment makes it fail with a [dialect.Duplicate] error; the
-// next call finds that id taken.
+// due is a scheduled message that Surface may move.
+type due struct {
+	pos   int64
+	id    [16]byte
+	taken bool // a ready message has its id
+}
+
+// dueScheduled are the scheduled messages that are due.
+func (s *store) dueScheduled(ctx context.Context, tx *sql.Tx, lane, limit int) ([]due, error) {
+	return query(ctx, tx, func(d *due) []any { return []any{&d.pos, idColumn{&d.id}, &d.taken} }, s.sql.dueScheduled, lane, limit)
+}
+
+// Surface looks first, locks nothing when nothing is due, and moves due messages
+// behind the fence.
+//
+// A producer that has inserted the same id as ready and not ended must not hold up the
+// lane, for the insert would wait for it with the lane row locked. So the first look
+// also sees what is not committed, and what is taken by such a row waits for a later
+// call. A producer that comes between the two looks makes it wait, at most for the
+// server's innodb_lock_wait_timeout, and then fail with a [dialect.Conflict] or
+// [dialect.Duplicate] error.
 func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease, limit int) (moved int, ok bool, err error) {
-	ok, err = s.fenced(ctx, db, lease, func(tx *sql.Tx) error {
-		type row struct {
-			pos   int64
-			taken bool
+	open := make(map[[16]byte]bool)
+	var held, found bool
+	err = readAt(ctx, db, sql.LevelReadUncommitted, func(tx *sql.Tx) error {
+		if _, err := query1(ctx, tx, []any{&held}, s.sql.lease, lease.Lane, []byte(lease.Owner), lease.Epoch); err != nil {
+			return err
 		}
-		due, err := query(ctx, tx, func(r *row) []any { return []any{&r.pos, &r.taken} }, s.sql.dueScheduled, lease.Lane, limit)
+		list, err := s.dueScheduled(ctx, tx, lease.Lane, limit)
+		for _, d := range list {
+			found = true
+			if d.taken {
+				open[d.id] = true
+			}
+		}
+		return err
+	})
+	// Whoever changes the lane row may yet roll back: the fence decides.
+	if err != nil || held && !found {
+		return 0, err == nil, err
+	}
+	ok, err = s.fenced(ctx, db, lease, func(tx *sql.Tx) error {
+		list, err := s.dueScheduled(ctx, tx, lease.Lane, limit)
 		if err != nil {
 			return err
 		}
 		var fresh, twice []int64
-		for _, r := range due {
-			if r.taken {
-				twice = append(twice, r.pos)
-			} else {
-				fresh = append(fresh, r.pos)
+		var refs []dialect.Ref
+		for _, d := range list {
+			switch {
+			case d.taken:
+				twice = append(twice, d.pos)
+			case !open[d.id]:
+				fresh = append(fresh, d.pos)
+				refs = append(refs, dialect.Ref{Place: d.pos, ID: d.id})
 			}
 		}
 		if len(twice) > 0 {
@@ -108,9 +145,9 @@ func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease,
 			return err
 		}
 		moved = len(fresh)
-		return exec(ctx, tx, s.sql.deleteParked, asJSON(fresh), lease.Lane)
+		return execRefs(ctx, tx, s.sql.deleteParked, refs, lease.Lane)
 	})
-	if !ok {
+	if err != nil || !ok {
 		return 0, false, err
 	}
 	return moved, true, nil
@@ -273,26 +310,34 @@ func (s *store) move(ctx context.Context, tx *sql.Tx, lane int, t dialect.Settle
 	if err != nil {
 		return err
 	}
-	published, publishedParked, hold := asJSON(t.Published), asJSON(t.PublishedParked), asJSON(t.Hold)
-	// What was published, failed or held is all no longer ready.
-	left := slices.Concat(t.Published, rowsOf(t.Failed), t.Hold)
-	for _, step := range []struct {
-		needed bool
-		text   string
-		args   []any
-	}{
-		{t.Archive && len(t.Published) > 0, s.sql.archiveReady, []any{published, lane}},
-		{t.Archive && len(t.PublishedParked) > 0, s.sql.archiveParked, []any{publishedParked, lane}},
-		{len(t.PublishedParked) > 0, s.sql.deleteParked, []any{publishedParked, lane}},
-		{len(t.Failed) > 0, s.sql.fail, []any{failures(t.Failed), lane}},
-		{len(t.FailedParked) > 0, s.sql.failParked, []any{failures(t.FailedParked), lane}},
-		{len(t.Hold) > 0, s.sql.hold, []any{hold, lane}},
-		{len(left) > 0, s.sql.deleteReady, []any{asJSON(left), lane}},
-	} {
-		if !step.needed {
-			continue
+	if t.Archive {
+		if err := execRefs(ctx, tx, s.sql.archiveReady, t.Published, lane); err != nil {
+			return err
 		}
-		if err := exec(ctx, tx, step.text, step.args...); err != nil {
+		if err := execRefs(ctx, tx, s.sql.archiveParked, t.PublishedParked, lane); err != nil {
+			return err
+		}
+	}
+	for part := range slices.Chunk(t.Failed, mostRows) {
+		if err := exec(ctx, tx, s.sql.fail, failures(part), lane); err != nil {
+			return err
+		}
+	}
+	for part := range slices.Chunk(t.FailedParked, mostRows) {
+		if err := exec(ctx, tx, s.sql.failParked, failures(part), lane); err != nil {
+			return err
+		}
+	}
+	for _, step := range []struct {
+		text string
+		refs []dialect.Ref
+	}{
+		{s.sql.deleteParked, t.PublishedParked},
+		{s.sql.hold, t.Hold},
+		// What was published, failed or held is all no longer ready.
+		{s.sql.deleteReady, slices.Concat(t.Published, refsOf(t.Failed), t.Hold)},
+	} {
+		if err := execRefs(ctx, tx, step.text, step.refs, lane); err != nil {
 			return err
 		}
 	}
@@ -302,17 +347,20 @@ func (s *store) move(ctx context.Context, tx *sql.Tx, lane int, t dialect.Settle
 // keysOf returns the keys whose parked rows a settlement changes. Nothing returns
 // them from the changes themselves on both servers.
 func (s *store) keysOf(ctx context.Context, tx *sql.Tx, lane int, t dialect.Settlement) (keys []int64, err error) {
-	if ready := slices.Concat(rowsOf(t.Failed), t.Hold); len(ready) > 0 {
-		if keys, err = query(ctx, tx, one[int64], s.sql.keysOfReady, asJSON(ready), lane); err != nil {
-			return nil, err
+	for _, step := range []struct {
+		text string
+		refs []dialect.Ref
+	}{
+		{s.sql.keysOfReady, slices.Concat(refsOf(t.Failed), t.Hold)},
+		{s.sql.keysOfParked, slices.Concat(t.PublishedParked, refsOf(t.FailedParked))},
+	} {
+		for part := range slices.Chunk(step.refs, mostRows) {
+			more, err := query(ctx, tx, one[int64], step.text, refs(part), lane)
+			if err != nil {
+				return nil, err
+			}
+			keys = append(keys, more...)
 		}
-	}
-	if parked := slices.Concat(t.PublishedParked, rowsOf(t.FailedParked)); len(parked) > 0 {
-		more, err := query(ctx, tx, one[int64], s.sql.keysOfParked, asJSON(parked), lane)
-		if err != nil {
-			return nil, err
-		}
-		keys = append(keys, more...)
 	}
 	return keys, nil
 }
@@ -331,18 +379,40 @@ func (s *store) promote(ctx context.Context, tx *sql.Tx, lane int, keys []int64)
 	return exec(ctx, tx, s.sql.promote, list, lane)
 }
 
-func rowsOf(list []dialect.Failure) (rows []int64) {
-	for _, f := range list {
-		rows = append(rows, f.Row)
+// execRefs runs a statement on rows in one lane, with lists that a packet holds.
+func execRefs(ctx context.Context, tx *sql.Tx, text string, list []dialect.Ref, lane int) error {
+	for part := range slices.Chunk(list, mostRows) {
+		if err := exec(ctx, tx, text, refs(part), lane); err != nil {
+			return err
+		}
 	}
-	return rows
+	return nil
+}
+
+func refsOf(list []dialect.Failure) (refs []dialect.Ref) {
+	for _, f := range list {
+		refs = append(refs, f.Ref)
+	}
+	return refs
+}
+
+// refs is the list that statements about references take.
+func refs(list []dialect.Ref) string {
+	rows := make([][2]any, len(list))
+	for i, r := range list {
+		rows[i] = [2]any{r.Place, hex.EncodeToString(r.ID[:])}
+	}
+	return asJSON(rows)
 }
 
 // failures is the list that failSQL and failParkedSQL take.
 func failures(list []dialect.Failure) string {
-	rows := make([][6]any, len(list))
+	rows := make([][7]any, len(list))
 	for i, f := range list {
-		rows[i] = [6]any{f.Row, min(f.Attempts, math.MaxInt32), bit(f.Dead), bit(f.Blocking), micros(f.Delay), inHex(f.Reason)}
+		rows[i] = [7]any{
+			f.Place, hex.EncodeToString(f.ID[:]),
+			min(f.Attempts, math.MaxInt32), bit(f.Dead), bit(f.Blocking), micros(f.Delay), inHex(f.Reason),
+		}
 	}
 	return asJSON(rows)
 }

@@ -26,9 +26,9 @@ func TestTurn(t *testing.T) {
 		// The first of a fails, the rest of it is held; all else is published.
 		f.settle(lease, dialect.Settlement{
 			Archive:   true,
-			Published: f.seqs(b+".1", b+".2", "free"),
-			Failed:    []dialect.Failure{{Row: f.seq(a + ".1"), Attempts: 1, Blocking: true, Reason: "no"}},
-			Hold:      f.seqs(a+".2", a+".3"),
+			Published: f.refs(b+".1", b+".2", "free"),
+			Failed:    []dialect.Failure{{Ref: f.ref(a + ".1"), Attempts: 1, Blocking: true, Reason: "no"}},
+			Hold:      f.refs(a+".2", a+".3"),
 		})
 		f.is("ready after", f.readyTopics(), []string{})
 		f.is("parked", f.parked(), []string{a + ".1:retry*", a + ".2:held", a + ".3:held"})
@@ -38,11 +38,11 @@ func TestTurn(t *testing.T) {
 		f.is("due, two rows", f.due(dialect.Limit{Rows: 2}), []string{a + ".1", a + ".2"})
 
 		// The head and the next go, the third follows.
-		f.settle(lease, dialect.Settlement{Archive: true, PublishedParked: []int64{f.pos(a + ".1"), f.pos(a + ".2")}})
+		f.settle(lease, dialect.Settlement{Archive: true, PublishedParked: f.parkedRefs(a+".1", a+".2")})
 		f.is("parked", f.parked(), []string{a + ".3:retry*"})
 		f.is("done", f.list(`SELECT CONCAT_WS(' ', topic, attempts) FROM {done} WHERE topic LIKE ? ORDER BY pos`, a+".%"),
 			[]string{a + ".1 2", a + ".2 1"})
-		f.settle(lease, dialect.Settlement{PublishedParked: []int64{f.pos(a + ".3")}})
+		f.settle(lease, dialect.Settlement{PublishedParked: f.parkedRefs(a + ".3")})
 		f.is("parked", f.parked(), []string{})
 		f.is("done", f.count(`SELECT count(*) FROM {done}`), 5)
 

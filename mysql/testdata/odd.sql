@@ -188,10 +188,11 @@ WHERE (l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)
   AND ((SELECT r.seq FROM `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY)
          WHERE r.lane = l.lane ORDER BY r.lane DESC, r.seq DESC LIMIT 1) IS NOT NULL
     OR ((SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
-         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.state, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
+         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
     OR (SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
-         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.state, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)))
-ORDER BY l.served_at, l.lane
+         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)))
+-- A time ahead of now is from before the clock was set back.
+ORDER BY CASE WHEN l.served_at <= UTC_TIMESTAMP(6) THEN l.served_at ELSE TIMESTAMP'1970-01-01 00:00:00' END, l.lane
 LIMIT ?
 
 -- pending --
@@ -200,11 +201,15 @@ SELECT
     COALESCE(MAX((SELECT r.seq FROM `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY)
          WHERE r.lane = l.lane ORDER BY r.lane DESC, r.seq DESC LIMIT 1) IS NOT NULL
     OR COALESCE(((SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
-         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.state, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
+         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
     OR (SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
-         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.state, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)), 0)), 0),
+         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)), 0)), 0),
     COALESCE(MAX(l.lease_until > UTC_TIMESTAMP(6) AND l.owner <> ?), 0)
 FROM `Odd "x"`.`order_lane` AS l
+
+-- lease --
+-- Whether there is a lease. Locks nothing.
+SELECT COUNT(*) FROM `Odd "x"`.`order_lane` WHERE lane = ? AND owner = ? AND epoch = ?
 
 -- claim --
 -- Locks one lane row by primary key, or passes by when another session has it.
@@ -242,7 +247,7 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECO
 -- dueScheduled --
 -- Along parked_due_at; whether the id is ready already is one entry of ready's
 -- index on id a row.
-SELECT p.pos, (SELECT 1 FROM `Odd "x"`.`order` AS r FORCE INDEX (`order_id`) WHERE r.id = p.id LIMIT 1) IS NOT NULL
+SELECT p.pos, p.id, (SELECT 1 FROM `Odd "x"`.`order` AS r FORCE INDEX (`order_id`) WHERE r.id = p.id LIMIT 1) IS NOT NULL
 FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
 WHERE p.lane = ? AND p.state = 'scheduled' AND p.available_at <= UTC_TIMESTAMP(6)
 ORDER BY p.available_at, p.pos
@@ -252,20 +257,20 @@ LIMIT ?
 -- By parked's primary key, in the order of the list.
 INSERT INTO `Odd "x"`.`order` (lane, id, topic, `key`, key_hash, type, content_type, payload, headers, created_at, revision, replay)
 SELECT p.lane, p.id, p.topic, p.`key`, p.key_hash, p.type, p.content_type, p.payload, p.headers, p.created_at, p.revision, p.replay
-FROM JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, pos BIGINT PATH '$')) AS n
+FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n
 STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
-ORDER BY n.place
+ORDER BY n.nth
 
 -- surfacedTwice --
 -- By parked's primary key.
-UPDATE JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, pos BIGINT PATH '$')) AS n
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n
 STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
 SET p.state = 'dead', p.available_at = NULL, p.reason = ?
 
 -- deleteParked --
 -- By parked's primary key.
-DELETE p FROM JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, pos BIGINT PATH '$')) AS n
-STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+DELETE p FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PATH '$[0]', id CHAR(32) PATH '$[1]')) AS n
+STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.place AND p.id = UNHEX(n.id)
 WHERE p.lane = ?
 
 -- chooseReady --
@@ -318,9 +323,9 @@ SELECT COALESCE(p.seq, 0), p.pos, p.attempts, p.lane, p.id, p.topic, p.`key`, p.
     p.payload, p.headers,
     TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', p.created_at), COALESCE(p.revision, 0), p.replay,
     TIMESTAMPDIFF(MICROSECOND, p.created_at, UTC_TIMESTAMP(6)), 0
-FROM JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, pos BIGINT PATH '$')) AS n
+FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n
 STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
-ORDER BY n.place
+ORDER BY n.nth
 
 -- settle --
 -- Behind the fence.
@@ -330,31 +335,31 @@ WHERE lane = ?
 
 -- keysOfReady --
 SELECT DISTINCT r.key_hash
-FROM JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS n
-STRAIGHT_JOIN `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq
+FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PATH '$[0]', id CHAR(32) PATH '$[1]')) AS n
+STRAIGHT_JOIN `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.place AND r.id = UNHEX(n.id)
 WHERE r.key_hash IS NOT NULL
 
 -- keysOfParked --
 SELECT DISTINCT p.key_hash
-FROM JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, pos BIGINT PATH '$')) AS n
-STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PATH '$[0]', id CHAR(32) PATH '$[1]')) AS n
+STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.place AND p.id = UNHEX(n.id)
 WHERE p.lane = ? AND p.key_hash IS NOT NULL
 
 -- archiveReady --
 INSERT INTO `Odd "x"`.`order_done` (lane, seq, id, topic, `key`, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome)
 SELECT r.lane, r.seq, r.id, r.topic, r.`key`, r.key_hash, r.type, r.content_type, r.payload, r.headers, r.created_at, r.revision, r.replay, 1, 'published'
-FROM JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS n
-STRAIGHT_JOIN `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq
-ORDER BY n.seq
+FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PATH '$[0]', id CHAR(32) PATH '$[1]')) AS n
+STRAIGHT_JOIN `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.place AND r.id = UNHEX(n.id)
+ORDER BY r.seq
 
 -- archiveParked --
 INSERT INTO `Odd "x"`.`order_done` (lane, seq, id, topic, `key`, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome, reason)
 SELECT p.lane, p.seq, p.id, p.topic, p.`key`, p.key_hash, p.type, p.content_type, p.payload, p.headers, p.created_at, p.revision, p.replay,
     p.attempts + 1, 'published', p.reason
-FROM JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, pos BIGINT PATH '$')) AS n
-STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PATH '$[0]', id CHAR(32) PATH '$[1]')) AS n
+STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.place AND p.id = UNHEX(n.id)
 WHERE p.lane = ?
-ORDER BY n.place
+ORDER BY n.nth
 
 -- fail --
 INSERT INTO `Odd "x"`.`order_parked` (lane, seq, id, topic, `key`, key_hash, type, content_type, payload, headers, created_at, revision, replay,
@@ -364,16 +369,16 @@ SELECT r.lane, r.seq, r.id, r.topic, r.`key`, r.key_hash, r.type, r.content_type
     CASE WHEN f.dead = 1 THEN 'dead' ELSE 'retry' END,
     CASE WHEN f.dead = 0 THEN UTC_TIMESTAMP(6) + INTERVAL f.delay MICROSECOND END
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
-    num BIGINT PATH '$[0]', attempts INT PATH '$[1]', dead INT PATH '$[2]', blocking INT PATH '$[3]',
-    delay BIGINT PATH '$[4]', reason VARCHAR(4000) PATH '$[5]')) AS f
-STRAIGHT_JOIN `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = f.num
-ORDER BY f.num
+    place BIGINT PATH '$[0]', id CHAR(32) PATH '$[1]', attempts INT PATH '$[2]', dead INT PATH '$[3]', blocking INT PATH '$[4]',
+    delay BIGINT PATH '$[5]', reason VARCHAR(4000) PATH '$[6]')) AS f
+STRAIGHT_JOIN `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = f.place AND r.id = UNHEX(f.id)
+ORDER BY r.seq
 
 -- failParked --
 UPDATE JSON_TABLE(?, '$[*]' COLUMNS (
-    num BIGINT PATH '$[0]', attempts INT PATH '$[1]', dead INT PATH '$[2]', blocking INT PATH '$[3]',
-    delay BIGINT PATH '$[4]', reason VARCHAR(4000) PATH '$[5]')) AS f
-STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = f.num
+    place BIGINT PATH '$[0]', id CHAR(32) PATH '$[1]', attempts INT PATH '$[2]', dead INT PATH '$[3]', blocking INT PATH '$[4]',
+    delay BIGINT PATH '$[5]', reason VARCHAR(4000) PATH '$[6]')) AS f
+STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = f.place AND p.id = UNHEX(f.id)
 SET p.attempts = f.attempts, p.reason = UNHEX(f.reason), p.blocking = (f.blocking = 1 AND p.key_hash IS NOT NULL),
     p.state = CASE WHEN f.dead = 1 THEN 'dead' ELSE 'retry' END,
     p.available_at = CASE WHEN f.dead = 0 THEN UTC_TIMESTAMP(6) + INTERVAL f.delay MICROSECOND END
@@ -382,13 +387,13 @@ WHERE p.lane = ?
 -- hold --
 INSERT INTO `Odd "x"`.`order_parked` (lane, seq, id, topic, `key`, key_hash, type, content_type, payload, headers, created_at, revision, replay, state)
 SELECT r.lane, r.seq, r.id, r.topic, r.`key`, r.key_hash, r.type, r.content_type, r.payload, r.headers, r.created_at, r.revision, r.replay, 'held'
-FROM JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS n
-STRAIGHT_JOIN `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq
-ORDER BY n.seq
+FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PATH '$[0]', id CHAR(32) PATH '$[1]')) AS n
+STRAIGHT_JOIN `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.place AND r.id = UNHEX(n.id)
+ORDER BY r.seq
 
 -- deleteReady --
-DELETE r FROM JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$')) AS n
-STRAIGHT_JOIN `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq
+DELETE r FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PATH '$[0]', id CHAR(32) PATH '$[1]')) AS n
+STRAIGHT_JOIN `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.place AND r.id = UNHEX(n.id)
 
 -- demote --
 -- A retry that blocks and is not the first waits. By parked_blocked, and the first
@@ -400,9 +405,9 @@ UPDATE (
        ON b.blocking = 1 AND b.lane = ? AND b.key_hash = n.key_hash
     WHERE b.state = 'retry'
       AND ((SELECT o.seq FROM `Odd "x"`.`order_parked` AS o FORCE INDEX (`order_parked_blocked`)
-            WHERE o.blocking = 1 AND o.lane = b.lane AND o.key_hash = b.key_hash ORDER BY o.blocking, o.lane, o.key_hash, o.seq LIMIT 1) < b.seq
+            WHERE o.blocking = 1 AND o.lane = b.lane AND o.key_hash = b.key_hash ORDER BY o.lane, o.key_hash, o.seq LIMIT 1) < b.seq
         OR (SELECT o.seq FROM `Odd "x"`.`order_parked` AS o FORCE INDEX (`order_parked_key`)
-            WHERE o.lane = b.lane AND o.key_hash = b.key_hash AND o.state = 'held' ORDER BY o.lane, o.key_hash, o.state, o.seq LIMIT 1) < b.seq)
+            WHERE o.lane = b.lane AND o.key_hash = b.key_hash AND o.state = 'held' ORDER BY o.lane, o.key_hash, o.seq LIMIT 1) < b.seq)
 ) AS d
 STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = d.pos
 SET p.state = 'held', p.blocking = 0, p.available_at = NULL
@@ -415,10 +420,10 @@ UPDATE (
     FROM JSON_TABLE(?, '$[*]' COLUMNS (key_hash BIGINT PATH '$')) AS n
     STRAIGHT_JOIN `Odd "x"`.`order_parked` AS h FORCE INDEX (PRIMARY)
        ON h.pos = (SELECT o.pos FROM `Odd "x"`.`order_parked` AS o FORCE INDEX (`order_parked_key`)
-                   WHERE o.lane = ? AND o.key_hash = n.key_hash AND o.state = 'held' ORDER BY o.lane, o.key_hash, o.state, o.seq LIMIT 1)
+                   WHERE o.lane = ? AND o.key_hash = n.key_hash AND o.state = 'held' ORDER BY o.lane, o.key_hash, o.seq LIMIT 1)
     WHERE COALESCE((SELECT o.seq FROM `Odd "x"`.`order_parked` AS o FORCE INDEX (`order_parked_blocked`)
                     WHERE o.blocking = 1 AND o.lane = h.lane AND o.key_hash = h.key_hash
-                    ORDER BY o.blocking, o.lane, o.key_hash, o.seq LIMIT 1) > h.seq, 1) = 1
+                    ORDER BY o.lane, o.key_hash, o.seq LIMIT 1) > h.seq, 1) = 1
 ) AS d
 STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = d.pos
 SET p.state = 'retry', p.blocking = 1, p.available_at = UTC_TIMESTAMP(6)
@@ -449,7 +454,7 @@ SELECT
             WHERE r.lane = l.lane ORDER BY r.lane, r.seq LIMIT 1), UTC_TIMESTAMP(6))), 0),
         COALESCE(MAX(TIMESTAMPDIFF(MICROSECOND, (
             SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
-            WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.state, p.available_at LIMIT 1), UTC_TIMESTAMP(6))), 0)), 0)
+            WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.available_at LIMIT 1), UTC_TIMESTAMP(6))), 0)), 0)
      FROM `Odd "x"`.`order_lane` AS l),
     (SELECT COUNT(*) FROM `Odd "x"`.`order_lane` WHERE owner <> '' AND lease_until > UTC_TIMESTAMP(6)),
     (SELECT COUNT(*) FROM `Odd "x"`.`order_lane` WHERE owner <> '' AND lease_until <= UTC_TIMESTAMP(6)),
@@ -460,23 +465,23 @@ SELECT
 SELECT lane FROM `Odd "x"`.`order_lane` WHERE lane = ? FOR UPDATE
 
 -- requeueWaiting --
-UPDATE JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, pos BIGINT PATH '$')) AS n
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n
 STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
 SET p.available_at = UTC_TIMESTAMP(6)
 
 -- requeueUnplaced --
-UPDATE JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, pos BIGINT PATH '$')) AS n
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n
 STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
 SET p.state = 'scheduled', p.available_at = UTC_TIMESTAMP(6), p.attempts = 0
 
 -- requeueKeyless --
-UPDATE JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, pos BIGINT PATH '$')) AS n
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n
 STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
 SET p.state = 'retry', p.available_at = UTC_TIMESTAMP(6), p.attempts = 0
 
 -- requeueKeyed --
 -- The rows wait for demote and promote, which find the head of each key.
-UPDATE JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, pos BIGINT PATH '$')) AS n
+UPDATE JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n
 STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
 SET p.state = 'held', p.blocking = 0, p.available_at = NULL, p.attempts = 0
 
@@ -485,10 +490,10 @@ SET p.state = 'held', p.blocking = 0, p.available_at = NULL, p.attempts = 0
 INSERT INTO `Odd "x"`.`order_done` (lane, seq, id, topic, `key`, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome, reason)
 SELECT p.lane, p.seq, p.id, p.topic, p.`key`, p.key_hash, p.type, p.content_type, p.payload, p.headers, p.created_at, p.revision, p.replay,
     p.attempts, 'discarded', p.reason
-FROM JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, pos BIGINT PATH '$')) AS n
+FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n
 STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
 WHERE p.lane = ?
-ORDER BY n.place
+ORDER BY n.nth
 
 -- replay --
 -- By done_pos. Inserts as a producer does, and locks no lane. The count is above
@@ -496,9 +501,9 @@ ORDER BY n.place
 INSERT INTO `Odd "x"`.`order` (lane, id, topic, `key`, key_hash, type, content_type, payload, headers, created_at, revision, replay)
 SELECT d.lane, d.id, d.topic, d.`key`, d.key_hash, d.type, d.content_type, d.payload, d.headers, d.created_at, d.revision,
     1 + (SELECT MAX(o.replay) FROM `Odd "x"`.`order_done` AS o FORCE INDEX (`order_done_id`) WHERE o.id = d.id)
-FROM JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, pos BIGINT PATH '$')) AS n
+FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n
 STRAIGHT_JOIN `Odd "x"`.`order_done` AS d FORCE INDEX (`order_done_pos`) ON d.pos = n.pos
-ORDER BY n.place
+ORDER BY n.nth
 
 -- choosePurge --
 -- From the old end of done's primary key.
@@ -510,7 +515,7 @@ FOR UPDATE SKIP LOCKED
 
 -- purge --
 -- By done_pos; the rows are locked.
-DELETE d FROM JSON_TABLE(?, '$[*]' COLUMNS (place FOR ORDINALITY, pos BIGINT PATH '$')) AS n
+DELETE d FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n
 STRAIGHT_JOIN `Odd "x"`.`order_done` AS d FORCE INDEX (`order_done_pos`) ON d.pos = n.pos
 
 -- purgeDue --
@@ -609,7 +614,7 @@ ORDER BY l.lane
 
 -- chooseRequeue --
 -- In order, so that a limit cuts the run of a key at its end.
-SELECT p.pos, p.seq IS NOT NULL, p.key_hash, p.state = 'dead'
+SELECT p.pos, p.id, p.seq IS NOT NULL, p.key_hash, p.state = 'dead'
 FROM `Odd "x"`.`order_parked` AS p
 WHERE p.lane = ?
       AND (p.state = 'dead' OR (p.state IN ('scheduled', 'retry') AND p.available_at > UTC_TIMESTAMP(6)))
@@ -628,7 +633,7 @@ LIMIT ?
 
 -- chooseDiscard --
 -- As for a requeue.
-SELECT p.pos, p.seq IS NOT NULL, p.key_hash, p.state = 'dead'
+SELECT p.pos, p.id, p.seq IS NOT NULL, p.key_hash, p.state = 'dead'
 FROM `Odd "x"`.`order_parked` AS p
 WHERE p.lane = ?
       AND p.id IN (x'00000000000000000000000000000000')
@@ -642,13 +647,17 @@ ORDER BY p.seq IS NULL, p.seq, p.pos
 LIMIT ?
 
 -- chooseReplay --
--- One range of done's primary key, or its index on id.
-SELECT TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', d.done_at), d.pos, d.id,
+-- One range of done's primary key, or its index on id. Of an id that was done several
+-- times only the newest row, or one call would replay it once a row.
+SELECT TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', d.done_at), d.pos,
     (SELECT 1 FROM `Odd "x"`.`order` AS r FORCE INDEX (`order_id`) WHERE r.id = d.id LIMIT 1) IS NOT NULL
 FROM `Odd "x"`.`order_done` AS d
 WHERE d.done_at >= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND
   AND (d.done_at > TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND OR d.pos > ?)
   AND d.done_at < TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND
+  AND (SELECT 1 FROM `Odd "x"`.`order_done` AS n FORCE INDEX (`order_done_id`)
+    WHERE n.id = d.id AND (n.done_at > d.done_at OR n.done_at = d.done_at AND n.pos > d.pos)
+      AND n.done_at < TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND LIMIT 1) IS NULL
       AND d.id IN (x'00000000000000000000000000000000')
       AND d.lane = ?
       AND d.key_hash = ?
