@@ -56,7 +56,12 @@ type Report struct {
 	// Engine is the dialect's name and Server what the server says of itself.
 	Engine string `json:"engine"`
 	Server string `json:"server"`
-	Seed   uint64 `json:"seed"`
+	// Program is what ran the check: the module's version, Go's, and the system.
+	Program string    `json:"program"`
+	Began   time.Time `json:"began"`
+	Seed    uint64    `json:"seed"`
+	// Short tells that loads were small.
+	Short bool `json:"short"`
 	// Results are in the order of [Scenarios].
 	Results []Result      `json:"results"`
 	Took    time.Duration `json:"took"`
@@ -83,6 +88,9 @@ type Options struct {
 	Rerun func(scenario string, seed uint64) string
 	// OnResult is told each result as it comes, one call at a time.
 	OnResult func(Result)
+	// OnProgress is told how far a long scenario is, in words for people. Calls
+	// may come from several goroutines.
+	OnProgress func(scenario, how string)
 }
 
 const defaultParallel = 3
@@ -104,7 +112,12 @@ func Check(ctx context.Context, target Target, opts Options) (Report, error) {
 	if opts.Parallel < 1 {
 		opts.Parallel = defaultParallel
 	}
-	report := Report{Engine: target.Dialect.Name(), Seed: target.Seed}
+	target.progress = opts.OnProgress
+	began := time.Now()
+	report := Report{
+		Engine: target.Dialect.Name(), Program: program(), Began: began.UTC().Truncate(time.Second),
+		Seed: target.Seed, Short: target.Short,
+	}
 	if report.Server, err = server(ctx, target); err != nil {
 		return report, fmt.Errorf("conformance: %w", err)
 	}
@@ -118,7 +131,6 @@ func Check(ctx context.Context, target Target, opts Options) (Report, error) {
 		return report, fmt.Errorf("conformance: no scenario matches %q", opts.Match)
 	}
 
-	began := time.Now()
 	results := make([]Result, len(chosen))
 	var mu sync.Mutex
 	one := func(i int) {
@@ -184,10 +196,6 @@ func run(ctx context.Context, target *Target, s *Scenario) Result {
 	res := Result{Name: s.Name, Promise: s.Promise, Status: Passed}
 	if why := target.lacks(s.Needs); why != "" {
 		res.Status, res.Reason = Skipped, why
-		return res
-	}
-	if s.Soak && target.Short {
-		res.Status, res.Reason = Skipped, "it is a soak and the run is short"
 		return res
 	}
 	if s.measures && raceEnabled {

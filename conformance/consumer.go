@@ -49,7 +49,7 @@ func (t *trial) inbox(cfg inbox.Config) *inbox.Inbox {
 	cfg.Schema, cfg.Prefix = t.tables.Schema, t.tables.Prefix
 	in, err := inbox.New(t.target.Dialect, cfg)
 	t.must(err, "new inbox")
-	t.must(in.Check(t.ctx, t.db), "check the inbox")
+	t.must(in.Check(t.ctx, t.consumer), "check the inbox")
 	return in
 }
 
@@ -66,7 +66,7 @@ func effectOnce(t *trial) {
 	in := t.inbox(inbox.Config{})
 	// One after the other.
 	for n := range 3 {
-		handled, err := in.Handle(t.ctx, t.db, "consumer", "sequence", t.effect)
+		handled, err := in.Handle(t.ctx, t.consumer, "consumer", "sequence", t.effect)
 		t.must(err, "handle for time %d", n+1)
 		if handled != (n == 0) {
 			t.error("handling for time %d is said to have had an effect: %v", n+1, handled)
@@ -84,7 +84,7 @@ func effectOnce(t *trial) {
 		for range 4 {
 			all.Go(func() {
 				<-start
-				did, err := in.Handle(t.ctx, t.db, "consumer", fmt.Sprint("moment-", round), t.effect)
+				did, err := in.Handle(t.ctx, t.consumer, "consumer", fmt.Sprint("moment-", round), t.effect)
 				if err != nil {
 					t.error("handle at the same moment: %v", err)
 				}
@@ -111,7 +111,7 @@ func effectOnce(t *trial) {
 		errGiveUp := errors.New("the handler gives up")
 		var both sync.WaitGroup
 		both.Go(func() {
-			handled, err := in.Handle(t.ctx, t.db, "consumer", id, func(ctx context.Context, tx *sql.Tx) error {
+			handled, err := in.Handle(t.ctx, t.consumer, "consumer", id, func(ctx context.Context, tx *sql.Tx) error {
 				err := t.effect(ctx, tx)
 				close(within)
 				<-second
@@ -126,7 +126,7 @@ func effectOnce(t *trial) {
 		})
 		<-within
 		both.Go(func() {
-			handled, err := in.Handle(t.ctx, t.db, "consumer", id, t.effect)
+			handled, err := in.Handle(t.ctx, t.consumer, "consumer", id, t.effect)
 			if handled == commits || err != nil {
 				t.error("the second of two that handle a message at the same moment, the first of which commits (%v): %v, %v", commits, handled, err)
 			}
@@ -151,7 +151,7 @@ func rollbackForgets(t *trial) {
 		before := t.effects()
 		func() {
 			defer func() { _ = recover() }()
-			handled, err := in.Handle(t.ctx, t.db, "consumer", id, f)
+			handled, err := in.Handle(t.ctx, t.consumer, "consumer", id, f)
 			if handled || !errors.Is(err, errNo) {
 				t.error("%s: handled %v, error %v", what, handled, err)
 			}
@@ -159,17 +159,17 @@ func rollbackForgets(t *trial) {
 		if n := t.effects() - before; n != 0 {
 			t.error("%s: %d effects remain", what, n)
 		}
-		if found, err := in.Recorded(t.ctx, t.db, "consumer", id); err != nil || found {
+		if found, err := in.Recorded(t.ctx, t.consumer, "consumer", id); err != nil || found {
 			t.error("%s: the id remains: %v, %v", what, found, err)
 		}
-		handled, err := in.Handle(t.ctx, t.db, "consumer", id, t.effect)
+		handled, err := in.Handle(t.ctx, t.consumer, "consumer", id, t.effect)
 		if !handled || err != nil {
 			t.error("%s, and the message comes again: handled %v, error %v", what, handled, err)
 		}
 		if n := t.effects() - before; n != 1 {
 			t.error("%s, and the message comes again: %d effects", what, n)
 		}
-		if found, err := in.Recorded(t.ctx, t.db, "consumer", id); err != nil || !found {
+		if found, err := in.Recorded(t.ctx, t.consumer, "consumer", id); err != nil || !found {
 			t.error("%s, and the message comes again: the id is not kept: %v", what, err)
 		}
 	}
@@ -188,7 +188,7 @@ func rollbackForgets(t *trial) {
 	})
 	// In a transaction of the consumer's own.
 	before := t.effects()
-	tx, err := t.db.BeginTx(t.ctx, nil)
+	tx, err := t.consumer.BeginTx(t.ctx, nil)
 	t.must(err, "begin")
 	fresh, err := in.Record(t.ctx, tx, "consumer", "own")
 	t.must(err, "record")
@@ -199,7 +199,7 @@ func rollbackForgets(t *trial) {
 	}
 	t.must(t.effect(t.ctx, tx), "write the effect behind a duplicate")
 	t.must(tx.Rollback(), "roll back")
-	if found, err := in.Recorded(t.ctx, t.db, "consumer", "own"); err != nil || found || t.effects() != before {
+	if found, err := in.Recorded(t.ctx, t.consumer, "consumer", "own"); err != nil || found || t.effects() != before {
 		t.error("after the rollback the id remains (%v), and %d effects: %v", found, t.effects()-before, err)
 	}
 }
@@ -213,7 +213,7 @@ func perConsumer(t *trial) {
 	for _, consumer := range consumers {
 		for _, id := range ids {
 			for n := range 2 {
-				handled, err := in.Handle(t.ctx, t.db, consumer, id, t.effect)
+				handled, err := in.Handle(t.ctx, t.consumer, consumer, id, t.effect)
 				if err != nil || handled != (n == 0) {
 					t.error("consumer %q, message %q, for time %d: handled %v, error %v", consumer, id, n+1, handled, err)
 				}
@@ -228,7 +228,7 @@ func perConsumer(t *trial) {
 
 func forgetsNothingTooSoon(t *trial) {
 	record := func(in *inbox.Inbox, id string) {
-		handled, err := in.Handle(t.ctx, t.db, "consumer", id, t.effect)
+		handled, err := in.Handle(t.ctx, t.consumer, "consumer", id, t.effect)
 		t.must(err, "handle")
 		if !handled {
 			t.error("message %s is new and was taken for a duplicate", id)
@@ -238,7 +238,7 @@ func forgetsNothingTooSoon(t *trial) {
 	record(old, "old")
 	known := func(when string, ids ...string) {
 		for _, id := range ids {
-			if handled, err := old.Handle(t.ctx, t.db, "consumer", id, t.effect); handled || err != nil {
+			if handled, err := old.Handle(t.ctx, t.consumer, "consumer", id, t.effect); handled || err != nil {
 				t.error("%s message %s is handled for a second time (%v): %v", when, id, handled, err)
 			}
 		}
@@ -246,10 +246,10 @@ func forgetsNothingTooSoon(t *trial) {
 	// Too short a retention is refused, however long ago the start.
 	const least = time.Hour
 	ready := t.inbox(inbox.Config{MinRetention: least, ResumeGrace: inbox.NoGrace})
-	if _, err := ready.Purge(t.ctx, t.db, least-time.Nanosecond, 0); !errors.Is(err, outbox.ErrInvalid) {
+	if _, err := ready.Purge(t.ctx, t.consumer, least-time.Nanosecond, 0); !errors.Is(err, outbox.ErrInvalid) {
 		t.error("a purge of what is younger than the least retention is answered with %v", err)
 	}
-	if _, err := old.Purge(t.ctx, t.db, time.Hour, 0); !errors.Is(err, outbox.ErrInvalid) {
+	if _, err := old.Purge(t.ctx, t.consumer, time.Hour, 0); !errors.Is(err, outbox.ErrInvalid) {
 		t.error("a purge below the default least retention is answered with %v", err)
 	}
 	known("after a purge that was refused", "old")
@@ -258,7 +258,7 @@ func forgetsNothingTooSoon(t *trial) {
 	began := time.Now()
 	t.await("the id to be older than the retention", func() bool { return time.Since(began) > 2*short })
 	resumed := t.inbox(inbox.Config{MinRetention: short})
-	if n, err := resumed.Purge(t.ctx, t.db, short, 0); !errors.Is(err, inbox.ErrResuming) || n != 0 {
+	if n, err := resumed.Purge(t.ctx, t.consumer, short, 0); !errors.Is(err, inbox.ErrResuming) || n != 0 {
 		t.error("a purge just after the start forgot %d ids: %v", n, err)
 	}
 	known("after a purge just after the start", "old")
@@ -272,11 +272,11 @@ func forgetsNothingTooSoon(t *trial) {
 	}
 	purging := t.inbox(inbox.Config{MinRetention: short, ResumeGrace: inbox.NoGrace})
 	for range 2 {
-		if n, err := purging.Purge(t.ctx, t.db, time.Since(end)+short, 1); n != 1 || err != nil {
+		if n, err := purging.Purge(t.ctx, t.consumer, time.Since(end)+short, 1); n != 1 || err != nil {
 			t.error("a purge of at most 1 id took %d: %v", n, err)
 		}
 	}
-	if n, err := purging.Purge(t.ctx, t.db, time.Since(end)+short, 0); n != 0 || err != nil {
+	if n, err := purging.Purge(t.ctx, t.consumer, time.Since(end)+short, 0); n != 0 || err != nil {
 		t.error("a purge took %d ids that are younger than its bound: %v", n, err)
 	}
 	known("after a purge of older ones", "new-0", "new-1", "new-2")
@@ -287,12 +287,12 @@ func forgetsNothingTooSoon(t *trial) {
 func duplicatesCostNoNumbers(t *trial) {
 	in := t.inbox(inbox.Config{})
 	t.enqueue("a", 1)
-	if _, err := in.Handle(t.ctx, t.db, "consumer", "id", func(context.Context, *sql.Tx) error { return nil }); err != nil {
+	if _, err := in.Handle(t.ctx, t.consumer, "consumer", "id", func(context.Context, *sql.Tx) error { return nil }); err != nil {
 		t.fail("handle: %v", err)
 	}
 	const many = 300
 	for range many {
-		if handled, err := in.Handle(t.ctx, t.db, "consumer", "id", t.effect); handled || err != nil {
+		if handled, err := in.Handle(t.ctx, t.consumer, "consumer", "id", t.effect); handled || err != nil {
 			t.fail("a duplicate was handled (%v): %v", handled, err)
 		}
 	}

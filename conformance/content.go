@@ -125,7 +125,7 @@ func duplicateID(t *trial) {
 	t.atTheSameMoment()
 
 	t.start()
-	n, err := t.box.Requeue(t.ctx, outbox.Filter{IDs: delayed}, 0)
+	n, err := t.operator.Requeue(t.ctx, outbox.Filter{IDs: delayed}, 0)
 	t.must(err, "requeue what is delayed")
 	if n != len(delayed) {
 		t.error("requeue made %d of %d delayed messages due", n, len(delayed))
@@ -295,7 +295,7 @@ func bytesAreExact(t *trial) {
 	t.parkedAreExact(names, sums, keys)
 
 	t.awaitRevived()
-	n, err := t.box.Replay(t.ctx, outbox.Filter{All: true}, 0)
+	n, err := t.operator.Replay(t.ctx, outbox.Filter{All: true}, 0)
 	t.must(err, "replay")
 	if n != total {
 		t.error("%d of %d messages were replayed", n, total)
@@ -345,7 +345,7 @@ func (t *trial) parkedAreExact(names map[uuid.UUID]string, sums map[uuid.UUID][3
 func (t *trial) parked(f outbox.Filter) []outbox.Parked {
 	var all []outbox.Parked
 	for after := int64(0); ; {
-		page, err := t.box.Parked(t.ctx, f, after, 1000)
+		page, err := t.operator.Parked(t.ctx, f, after, 1000)
 		t.must(err, "list parked")
 		all = append(all, page...)
 		if len(page) < 1000 {

@@ -210,7 +210,7 @@ func (t *trial) counts() string {
 
 // clear empties the ready and parked messages of lane 0 and frees it.
 func (t *trial) clear() {
-	_, err := t.box.Discard(t.ctx, outbox.Filter{All: true, States: allStates}, 0)
+	_, err := t.operator.Discard(t.ctx, outbox.Filter{All: true, States: allStates}, 0)
 	t.must(err, "discard what is parked")
 	lease := t.hold()
 	for {
@@ -397,7 +397,7 @@ func operatorCut(t *trial) {
 	t.cutting(operation{
 		name: "a replay",
 		prepare: func() {
-			_, err := t.box.Purge(t.ctx, 0, 0)
+			_, err := t.operator.Purge(t.ctx, 0, 0)
 			t.must(err, "purge")
 			lease := t.hold()
 			t.enqueueAll(t.message("a"), t.message("a"), t.message(""))

@@ -22,7 +22,7 @@ var enqueueScenarios = []Scenario{
 
 func rollbackLeavesNothing(t *trial) {
 	// The business row is a row of the inbox: a table that exists anyway.
-	w := t.begin()
+	w := t.beginOn(t.box) // a service that has an inbox, too
 	w.enqueue(t.message("a"), t.message("b"), t.message(""))
 	delayed := t.message("c")
 	delayed.Delay = 1

@@ -95,7 +95,7 @@ func purgeOnlyDone(t *trial) {
 	t.enqueueAll(delayed)
 	t.must(t.store().Release(t.ctx, t.db, lease), "release")
 
-	if n, err := t.box.Purge(t.ctx, time.Since(old)+time.Hour, 0); err != nil || n != 0 {
+	if n, err := t.operator.Purge(t.ctx, time.Since(old)+time.Hour, 0); err != nil || n != 0 {
 		t.error("a purge of what is older than anything took %d messages: %v", n, err)
 	}
 	// Bounded, beside producers that go on and a relay that publishes.
@@ -121,13 +121,13 @@ func purgeOnlyDone(t *trial) {
 	r.stop()
 	// The rest, at once: only done messages go.
 	before := t.snapshot()
-	if _, err := t.box.Purge(t.ctx, 0, 0); err != nil {
+	if _, err := t.operator.Purge(t.ctx, 0, 0); err != nil {
 		t.error("purge: %v", err)
 	}
 	if after := t.snapshot(); after != before {
 		t.error("a purge changed what waits:\nbefore %s\n after %s", before, after)
 	}
-	if n, err := t.box.Replay(t.ctx, everything, 0); err != nil || n != 0 {
+	if n, err := t.operator.Replay(t.ctx, everything, 0); err != nil || n != 0 {
 		t.error("after everything was purged a replay found %d messages: %v", n, err)
 	}
 	if n, err := second.Replay(t.ctx, everything, 0); err != nil || n != 10 {
@@ -135,7 +135,7 @@ func purgeOnlyDone(t *trial) {
 	}
 	// And what waited is delivered.
 	for _, state := range []string{dialect.Dead, dialect.Retry, dialect.Scheduled} {
-		_, err := t.box.Requeue(t.ctx, outbox.Filter{States: []string{state}}, 0)
+		_, err := t.operator.Requeue(t.ctx, outbox.Filter{States: []string{state}}, 0)
 		t.must(err, "requeue what is %s", state)
 	}
 	t.start()

@@ -42,7 +42,7 @@ func requeueKeepsOrder(t *trial) {
 		name    string
 		requeue func(key string, run []outbox.Message) (int, error)
 	}
-	requeue := func(f outbox.Filter, limit int) (int, error) { return t.box.Requeue(t.ctx, f, limit) }
+	requeue := func(f outbox.Filter, limit int) (int, error) { return t.operator.Requeue(t.ctx, f, limit) }
 	for _, w := range []way{
 		{"by key", func(key string, _ []outbox.Message) (int, error) { return requeue(outbox.Filter{Key: key}, 0) }},
 		{"by id, backwards", func(_ string, run []outbox.Message) (int, error) {
@@ -112,7 +112,7 @@ func requeueKeepsOrder(t *trial) {
 	t.enqueue("head", 5)
 	t.await("the head to be dead", func() bool { s := t.stats(); return s.Dead == 1 && s.Held == 4 })
 	no.remove()
-	n, err := t.box.Requeue(t.ctx, outbox.Filter{Key: "head"}, 0)
+	n, err := t.operator.Requeue(t.ctx, outbox.Filter{Key: "head"}, 0)
 	t.must(err, "requeue")
 	if n != 1 {
 		t.error("requeue changed %d messages instead of the one that is dead", n)
@@ -156,7 +156,7 @@ func replaySameID(t *trial) {
 		{"by a time long past", outbox.Filter{Until: time.Hour}, 0},
 	} {
 		before := t.broker.replays()
-		n, err := t.box.Replay(t.ctx, way.filter, 0)
+		n, err := t.operator.Replay(t.ctx, way.filter, 0)
 		t.must(err, "replay %s", way.name)
 		if way.want >= 0 && n != way.want {
 			t.error("replay %s copied %d messages instead of %d", way.name, n, way.want)
@@ -164,7 +164,7 @@ func replaySameID(t *trial) {
 		if way.want < 0 {
 			byTopic += n
 		}
-		again, err := t.box.Replay(t.ctx, way.filter, 0)
+		again, err := t.operator.Replay(t.ctx, way.filter, 0)
 		t.must(err, "replay %s, twice", way.name)
 		if again != 0 {
 			t.error("replay %s copied %d messages that are ready already", way.name, again)
@@ -207,7 +207,7 @@ func (b *broker) replays() map[uuid.UUID]int {
 
 func discardIsRecorded(t *trial) {
 	discard := func(what string, want int, f outbox.Filter) {
-		n, err := t.box.Discard(t.ctx, f, 0)
+		n, err := t.operator.Discard(t.ctx, f, 0)
 		t.must(err, "discard %s", what)
 		if n != want {
 			t.error("discard %s changed %d messages instead of %d", what, n, want)
@@ -236,7 +236,7 @@ func discardIsRecorded(t *trial) {
 	}
 	r.stop()
 	no.remove()
-	n, err := t.box.Replay(t.ctx, outbox.Filter{All: true}, 0)
+	n, err := t.operator.Replay(t.ctx, outbox.Filter{All: true}, 0)
 	t.must(err, "replay")
 	if n != 3 {
 		t.error("%d messages are kept instead of the 3 that were discarded", n)
@@ -265,7 +265,7 @@ func (o *operator) act() error {
 	t := o.t
 	f := outbox.Filter{IDs: []uuid.UUID{o.ids[o.rand.IntN(len(o.ids))]}}
 	if o.rand.IntN(4) > 0 {
-		list, err := t.box.Parked(t.ctx, outbox.Filter{All: true}, 0, 200)
+		list, err := t.operator.Parked(t.ctx, outbox.Filter{All: true}, 0, 200)
 		if err != nil {
 			return err
 		}
@@ -275,22 +275,22 @@ func (o *operator) act() error {
 	}
 	switch o.rand.IntN(7) {
 	case 0, 1:
-		_, err := t.box.Requeue(t.ctx, f, 0)
+		_, err := t.operator.Requeue(t.ctx, f, 0)
 		return err
 	case 2:
-		_, err := t.box.Requeue(t.ctx, outbox.Filter{Key: fmt.Sprintf("key-%d", o.rand.IntN(6))}, o.rand.IntN(3))
+		_, err := t.operator.Requeue(t.ctx, outbox.Filter{Key: fmt.Sprintf("key-%d", o.rand.IntN(6))}, o.rand.IntN(3))
 		return err
 	case 3:
-		_, err := t.box.Requeue(t.ctx, outbox.Filter{All: true}, 10)
+		_, err := t.operator.Requeue(t.ctx, outbox.Filter{All: true}, 10)
 		return err
 	case 4, 5:
-		n, err := t.box.Discard(t.ctx, f, 0)
+		n, err := t.operator.Discard(t.ctx, f, 0)
 		if n > 0 {
 			o.discarded[f.IDs[0]] = true
 		}
 		return err
 	default:
-		n, err := t.box.Replay(t.ctx, f, 0)
+		n, err := t.operator.Replay(t.ctx, f, 0)
 		o.replayed[f.IDs[0]] += n
 		return err
 	}
@@ -364,7 +364,7 @@ func invariantUnderRaces(t *trial) {
 	t.raceHistory(discarded, replayed)
 
 	// What was discarded is there, too.
-	_, err := t.box.Replay(t.ctx, outbox.Filter{All: true}, 0)
+	_, err := t.operator.Replay(t.ctx, outbox.Filter{All: true}, 0)
 	t.must(err, "replay")
 	t.awaitPublished()
 	t.awaitEmpty()
@@ -397,7 +397,7 @@ func (t *trial) awaitRevived() {
 		if s.Dead+s.Held == 0 {
 			return true
 		}
-		_, err := t.box.Requeue(t.ctx, outbox.Filter{All: true}, 0)
+		_, err := t.operator.Requeue(t.ctx, outbox.Filter{All: true}, 0)
 		t.must(err, "requeue")
 		return false
 	})

@@ -214,7 +214,7 @@ func slowTopic(t *trial) {
 	hung.remove()
 	t.start(patient)
 	t.await("the slow topic's messages to be published", func() bool {
-		_, err := t.box.Requeue(t.ctx, outbox.Filter{Topic: "slow", States: []string{outbox.Retry}}, 0)
+		_, err := t.operator.Requeue(t.ctx, outbox.Filter{Topic: "slow", States: []string{outbox.Retry}}, 0)
 		t.must(err, "requeue")
 		return t.allPublished()
 	})

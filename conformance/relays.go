@@ -85,7 +85,7 @@ func (t *trial) start(config ...func(c *relay.Config)) *process {
 func (t *trial) startWith(with relayWith) *process {
 	p := &process{t: t, name: t.nextName(), db: with.db, done: make(chan struct{})}
 	if p.db == nil {
-		p.db = t.open()
+		p.db = t.as(cmp.Or(with.tables, &t.tables), Relay)
 	}
 	if with.dialect == nil {
 		with.dialect = t.target.Dialect
@@ -105,7 +105,7 @@ func (t *trial) startWith(with relayWith) *process {
 	r, err := relay.New(p.box, mortal(p, with.publisher), cfg)
 	t.must(err, "new relay")
 	// A relay must see the producers' wake-ups of the scenario.
-	stopWake := t.box.OnWake(r.Wake)
+	stopWake := t.onWake(r.Wake)
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(context.WithoutCancel(t.ctx))
 	go func() {
@@ -120,6 +120,20 @@ func (t *trial) startWith(with relayWith) *process {
 	t.relays = append(t.relays, p)
 	t.mu.Unlock()
 	return p
+}
+
+// onWake calls wake when one of the scenario's outboxes wakes its relays.
+func (t *trial) onWake(wake func()) (stop func()) {
+	boxes := map[*outbox.Outbox]bool{t.box: true, t.producer: true, t.operator: true} // which may be the same
+	var stops []func()
+	for box := range boxes {
+		stops = append(stops, box.OnWake(wake))
+	}
+	return func() {
+		for _, f := range stops {
+			f()
+		}
+	}
 }
 
 // startMany starts n relays.

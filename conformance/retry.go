@@ -222,7 +222,7 @@ func killedInMidPublish(t *trial) {
 		stuck.open()
 		next := t.start()
 		t.await("the messages to be published", func() bool {
-			_, err := t.box.Requeue(t.ctx, outbox.Filter{All: true, States: []string{outbox.Retry}}, 0)
+			_, err := t.operator.Requeue(t.ctx, outbox.Filter{All: true, States: []string{outbox.Retry}}, 0)
 			t.must(err, "make retries due")
 			return t.allPublished()
 		})
@@ -276,7 +276,7 @@ func poisonIsolated(t *trial) {
 	}
 	never.remove()
 	no.remove()
-	n, err := t.box.Requeue(t.ctx, outbox.Filter{All: true}, 0)
+	n, err := t.operator.Requeue(t.ctx, outbox.Filter{All: true}, 0)
 	t.must(err, "requeue")
 	if n != 3 {
 		t.error("requeue changed %d of 3 dead messages", n)
@@ -297,7 +297,7 @@ func deadLetsItsKeyPass(t *trial) {
 		t.error("%d keys are blocked", s.BlockedKeys)
 	}
 	no.remove()
-	n, err := t.box.Requeue(t.ctx, outbox.Filter{Key: "k"}, 0)
+	n, err := t.operator.Requeue(t.ctx, outbox.Filter{Key: "k"}, 0)
 	t.must(err, "requeue")
 	if n != 1 {
 		t.error("requeue changed %d messages instead of 1", n)
@@ -344,7 +344,7 @@ func poisonAhead(t *trial) {
 		t.error("%d messages were tried %d times before their delays had passed", poison, n)
 	}
 	no.remove()
-	n, err := t.box.Requeue(t.ctx, outbox.Filter{Topic: "poison", States: []string{outbox.Retry}}, 0)
+	n, err := t.operator.Requeue(t.ctx, outbox.Filter{Topic: "poison", States: []string{outbox.Retry}}, 0)
 	t.must(err, "requeue")
 	if n != poison {
 		t.error("requeue made %d of %d messages due", n, poison)
@@ -411,7 +411,7 @@ func badRoute(t *trial) {
 			}
 		}
 		r.stop()
-		_, err := t.box.Requeue(t.ctx, outbox.Filter{All: true}, 0)
+		_, err := t.operator.Requeue(t.ctx, outbox.Filter{All: true}, 0)
 		t.must(err, "requeue")
 		repaired := t.start(patient)
 		t.await("the bad ones to be published", func() bool { return t.broker.count() == before+others+len(bad) })
@@ -463,7 +463,7 @@ func corruptHeaders(t *trial) {
 			t.error("a corrupt row is dead after %d attempts with the reason %q", p.Attempts, p.Reason)
 		}
 	}
-	n, err := t.box.Discard(t.ctx, outbox.Filter{All: true}, 0)
+	n, err := t.operator.Discard(t.ctx, outbox.Filter{All: true}, 0)
 	t.must(err, "discard")
 	if n != corrupt {
 		t.error("%d of %d corrupt rows were discarded", n, corrupt)
@@ -548,7 +548,7 @@ func holdIsCheap(t *trial) {
 	no.remove()
 	t.record(committed, blocked...)
 	reads.Store(0)
-	n, err := t.box.Requeue(t.ctx, outbox.Filter{Key: "blocked"}, 0)
+	n, err := t.operator.Requeue(t.ctx, outbox.Filter{Key: "blocked"}, 0)
 	t.must(err, "requeue")
 	if n != 1 {
 		t.error("requeue changed %d messages instead of 1", n)

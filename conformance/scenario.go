@@ -13,7 +13,7 @@ type Scenario struct {
 	Promise string
 	// Needs are what the scenario cannot do without; none for the core.
 	Needs []Need
-	// Soak scenarios are left out of short runs.
+	// Soak scenarios go on for as long as Target.Soak says.
 	Soak bool
 
 	// alone keeps other scenarios away from the server meanwhile.
@@ -49,5 +49,6 @@ func scenarios() []Scenario {
 		consumerScenarios,
 		keepScenarios,
 		pollScenarios,
+		soakScenarios,
 	)
 }

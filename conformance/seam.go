@@ -28,7 +28,7 @@ func (t *trial) snapshot() string {
 	for i := range rows {
 		fmt.Fprintf(&b, "ready %d; ", rows[i].Seq)
 	}
-	parked, err := t.box.Parked(t.ctx, outbox.Filter{All: true}, 0, 1000)
+	parked, err := t.operator.Parked(t.ctx, outbox.Filter{All: true}, 0, 1000)
 	t.must(err, "list parked")
 	for i := range parked {
 		p := &parked[i]

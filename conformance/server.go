@@ -190,7 +190,7 @@ func readOnlySessionsAreReplaced(t *trial) {
 func (t *trial) keepProducing(keys, perTx int) (stop func() (committed, refused, doubtful int)) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	dice := source(t.target.Seed, "producer")
-	db := t.open()
+	db := t.as(&t.tables, Producer)
 	var counts [3]int
 	var producer sync.WaitGroup
 	one := func() (fate, error) {
@@ -305,10 +305,9 @@ func dumpedAndRestored(t *trial) {
 		}
 	})
 	own := *t.target // from here on everything goes to the copy
-	own.Open = copied.Open
+	own.Open, own.As = copied.Open, nil
 	t.target = &own
-	t.db = t.open()
-	t.box = t.newBox(t.db, t.target.Dialect)
+	t.use(t.open())
 	t.must(t.box.Check(t.ctx), "check the restored copy")
 	s := t.stats()
 	if s.Ready != before.Ready || s.Scheduled != before.Scheduled || s.Retry != before.Retry || s.Held != before.Held || s.Dead != before.Dead {
@@ -324,11 +323,11 @@ func dumpedAndRestored(t *trial) {
 	t.enqueue("retry", 2)
 	t.startMany(2)
 	for _, state := range []string{dialect.Dead, dialect.Retry, dialect.Scheduled} {
-		_, err := t.box.Requeue(t.ctx, outbox.Filter{States: []string{state}}, 0)
+		_, err := t.operator.Requeue(t.ctx, outbox.Filter{States: []string{state}}, 0)
 		t.must(err, "requeue what is %s", state)
 	}
 	t.settleDown()
-	replayed, err := t.box.Replay(t.ctx, everything, 0)
+	replayed, err := t.operator.Replay(t.ctx, everything, 0)
 	t.must(err, "replay")
 	if replayed < t.broker.count()/2 {
 		t.fail("of what was published before the dump and after only %d messages are done", replayed)

@@ -88,7 +88,7 @@ func noTransactionWhilePublishing(t *trial) {
 		return err
 	})
 	atOnce("an operator's requeue in the same lane", func(ctx context.Context) error {
-		n, err := t.box.Requeue(ctx, everything, 0)
+		n, err := t.operator.Requeue(ctx, everything, 0)
 		if err == nil && n != 1 {
 			t.error("while the broker stalls, a requeue found %d messages, not 1", n)
 		}
@@ -290,11 +290,11 @@ func exactlyTheRowsNamed(t *trial) {
 		if archive {
 			want = 7
 		}
-		if n, err := t.box.Replay(t.ctx, everything, 0); err != nil || n != want {
+		if n, err := t.operator.Replay(t.ctx, everything, 0); err != nil || n != want {
 			t.error("a settle of seven published messages (archive %v) kept %d: %v", archive, n, err)
 		}
 		t.clear()
-		_, err := t.box.Purge(t.ctx, 0, 0)
+		_, err := t.operator.Purge(t.ctx, 0, 0)
 		t.must(err, "purge")
 	}
 }
@@ -314,7 +314,7 @@ func archiveFails(t *trial) {
 	dead := t.broker.first(1, ofKey("dead"), refuse(relay.Permanent(errors.New("never"))))
 	t.enqueueAll(t.message("retry"), t.message("retry"), t.message("dead"), t.message("dead"), t.message("fine"), t.message(""))
 	t.await("the dead message", func() bool { return dead.seen() == 1 && t.stats().Dead == 1 })
-	if n, err := t.box.Requeue(t.ctx, everything, 0); err != nil || n != 1 {
+	if n, err := t.operator.Requeue(t.ctx, everything, 0); err != nil || n != 1 {
 		t.error("requeue without a done table: %d, %v", n, err)
 	}
 	t.settleDown()

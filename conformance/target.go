@@ -20,6 +20,13 @@ type Target struct {
 	// closed by the suite.
 	Open func(ctx context.Context) (*sql.DB, error)
 
+	// As opens a pool as a user who has the least privileges that the roles need
+	// on tables, which are there by then. What a scenario does in a role goes
+	// through such a pool, but for child processes and what goes through a proxy.
+	// Each call's pool is closed by the suite. nil: everything is done as the user
+	// that Open gives.
+	As func(ctx context.Context, tables dialect.Tables, roles ...Role) (*sql.DB, error)
+
 	// Schema holds the tables. Default: the session's.
 	Schema string
 	// Prefix begins the names of the tables; every scenario adds a random
@@ -67,12 +74,28 @@ type Target struct {
 	// Seed is what every random choice flows from. Default: OUTBOX_SEED of the
 	// environment, or a random one.
 	Seed uint64
-	// Short leaves soaks out and makes loads small.
+	// Short makes loads small.
 	Short bool
+	// Soak is how long a soak goes on. Default: [ShortSoak].
+	Soak time.Duration
 	// Patience is how long a scenario waits for something that must happen.
-	// Default: 30s. Under the race detector it is three times as long.
+	// Default: 1m. Under the race detector it is three times as long.
 	Patience time.Duration
+
+	// progress is Options.OnProgress.
+	progress func(scenario, how string)
 }
+
+// Role is what a connection is used for; [dialect.Granter] says what each needs.
+type Role string
+
+// The roles.
+const (
+	Producer Role = "producer"
+	Relay    Role = "relay"
+	Operator Role = "operator"
+	Consumer Role = "consumer"
+)
 
 // Network is the way to a server.
 type Network struct {

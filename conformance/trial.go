@@ -29,12 +29,18 @@ type trial struct {
 	ctx context.Context //nolint:containedctx // of this run
 	// rand is the source of all random choices of the scenario's goroutine.
 	rand *rand.Rand
-	// box is the outbox over the scenario's own tables, and db its pool.
+	// box is the outbox over the scenario's own tables, and db its pool, as the
+	// owner of the tables.
 	box *outbox.Outbox
 	db  *sql.DB
+	// producer, operator and consumer are the same for those who may do less. The
+	// consumer is one that enqueues, too.
+	producer, operator *outbox.Outbox
+	consumer           *sql.DB
 	// broker records what is published, and can be told to misbehave.
 	broker *broker
 
+	name   string
 	target *Target
 	tables dialect.Tables
 
@@ -66,10 +72,14 @@ const (
 // try runs the scenario and returns what was observed instead of its promise,
 // or "".
 func try(ctx context.Context, target *Target, s *Scenario) (got string, notes []string) {
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(s.timeout, defaultTimeout))
+	timeout := cmp.Or(s.timeout, defaultTimeout)
+	if s.Soak {
+		timeout += target.Soak
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	t := &trial{
-		ctx: ctx, target: target,
+		ctx: ctx, name: s.Name, target: target,
 		rand:     source(target.Seed, s.Name),
 		revision: make(map[string]int64),
 		dropped:  make(map[string]bool),
@@ -129,9 +139,32 @@ func (t *trial) setUp(s *Scenario) {
 	}
 	db := t.open()
 	tables.Lanes = cmp.Or(s.lanes, defaultOwnLane)
-	t.tables, t.db = tables, db
-	t.box = t.newBox(db, t.target.Dialect)
+	t.tables = tables
+	t.use(db)
 	t.migrate(t.box)
+	if t.target.As != nil {
+		t.producer = t.newBox(t.as(&t.tables, Producer), t.target.Dialect)
+		t.operator = t.newBox(t.as(&t.tables, Operator), t.target.Dialect)
+		t.consumer = t.as(&t.tables, Consumer, Producer)
+	}
+}
+
+// use makes db the pool of everybody.
+func (t *trial) use(db *sql.DB) {
+	t.db, t.consumer = db, db
+	t.box = t.newBox(db, t.target.Dialect)
+	t.producer, t.operator = t.box, t.box
+}
+
+// as returns a new pool of a user who may do what the roles need and nothing else,
+// where the target has such users.
+func (t *trial) as(tables *dialect.Tables, roles ...Role) *sql.DB {
+	if t.target.As == nil {
+		return t.open()
+	}
+	db, err := t.target.As(t.ctx, *tables, roles...)
+	t.must(err, "open as %v", roles)
+	return t.adopt(db)
 }
 
 // migrate makes the tables of an outbox, which must not be there, and drops them
@@ -271,6 +304,13 @@ func (t *trial) do(format string, args ...any) {
 	t.doing = fmt.Sprintf(format, args...)
 }
 
+// progress tells people who watch how far a long scenario is.
+func (t *trial) progress(format string, args ...any) {
+	if t.target.progress != nil {
+		t.target.progress(t.name, fmt.Sprintf(format, args...))
+	}
+}
+
 // await waits for cond and fails the scenario when it does not become true
 // within the target's patience. what continues "waited for".
 func (t *trial) await(what string, cond func() bool) {
@@ -398,7 +438,7 @@ type write struct {
 }
 
 // begin opens a producer's transaction.
-func (t *trial) begin() *write { return t.beginOn(t.box) }
+func (t *trial) begin() *write { return t.beginOn(t.producer) }
 
 // beginOn is begin on another pool.
 func (t *trial) beginOn(box *outbox.Outbox) *write {
@@ -530,7 +570,7 @@ func (t *trial) produce(l load) {
 
 // stats are the counts of the scenario's tables.
 func (t *trial) stats() dialect.Stats {
-	s, err := t.box.Stats(t.ctx)
+	s, err := t.operator.Stats(t.ctx)
 	t.must(err, "stats")
 	return s
 }

@@ -271,7 +271,7 @@ func delayed(t *trial) {
 	t.await("the message behind the blocked one to be held", func() bool { return t.stats().Held == 1 })
 	no.remove()
 	t.await("the blocked message to come back, by a requeue if it died", func() bool {
-		_, err := t.box.Requeue(t.ctx, outbox.Filter{Key: "blocked"}, 0)
+		_, err := t.operator.Requeue(t.ctx, outbox.Filter{Key: "blocked"}, 0)
 		t.must(err, "requeue")
 		return t.allPublished()
 	})
@@ -309,7 +309,7 @@ func delayedTwin(t *trial) {
 	}
 	t.start(patient)
 	t.await("the ready one to be published", func() bool { return t.broker.count(m.ID) == 1 })
-	n, err := t.box.Discard(t.ctx, outbox.Filter{IDs: []uuid.UUID{m.ID}}, 0)
+	n, err := t.operator.Discard(t.ctx, outbox.Filter{IDs: []uuid.UUID{m.ID}}, 0)
 	t.must(err, "discard")
 	if n != 1 {
 		t.error("discard removed %d messages instead of 1", n)

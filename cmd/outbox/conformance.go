@@ -3,12 +3,17 @@ package main
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"net"
 	"net/url"
+	"os"
+	"path/filepath"
 	"regexp"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/outbox-suite/outbox/conformance"
@@ -25,33 +30,111 @@ name, which it makes and removes; nothing else is touched. The user needs the
 right to create tables. It takes a few minutes and keeps the server busy. When
 it is interrupted it removes its tables before it ends.
 
+--soak runs the soak alone, for as long as you say: everything at once, from one
+seed. Without a time, as in --scenario '^Soak/', it takes half an hour; as one
+scenario among all it takes 20 seconds.
+
 It exits with 3 when a promise is broken; each failure tells what was promised,
-what was observed, and the command that runs it again.
+what was observed, and the command that runs it again. --report writes what
+people can attach to a ticket; it holds no DSN.
 
 Example:
   OUTBOX_DSN=postgres://user@host/test outbox conformance --short
-  outbox conformance --dsn sqlite:/tmp/try.db --scenario '^Relay/'`,
+  outbox conformance --dsn sqlite:/tmp/try.db --scenario '^Relay/'
+  outbox conformance --soak 10m --report soak.md`,
 	setup: func(fs *flag.FlagSet) action {
 		var t target
+		var c conformity
 		fs.StringVar(&t.dsn, "dsn", "", "the database, for example `sqlite:try.db`; better given in OUTBOX_DSN, where no process list shows it")
 		fs.StringVar(&t.schema, "schema", "", "the `name` of the schema for the tables; default: the session's")
 		scenario := fs.String("scenario", "", "only scenarios whose name matches this regular `expression`")
-		seed := fs.Uint64("seed", 0, "the `number` that all random choices come from; default: OUTBOX_SEED, or a random one")
-		short := fs.Bool("short", false, "small loads, and no scenario that only shows under a long one")
+		fs.Uint64Var(&c.seed, "seed", 0, "the `number` that all random choices come from; default: OUTBOX_SEED, or a random one")
+		fs.BoolVar(&c.short, "short", false, "small loads")
+		fs.DurationVar(&c.soak, "soak", 0, "run only the soak, for this `time`")
+		fs.DurationVar(&c.patience, "patience", 0, "the `time` to wait for what must happen, more for a slow server; default 1m")
+		fs.IntVar(&c.parallel, "parallel", 0, "the `number` of scenarios that run at a time; default 3, and 1 for a file")
 		list := fs.Bool("list", false, "list the scenarios and their promises, and run none")
-		asJSON := fs.Bool("json", false, "print the report as a JSON object, when all is done")
+		fs.BoolVar(&c.asJSON, "json", false, "print the report as a JSON object, when all is done")
+		fs.Func("report", "write the report to this `file`, as Markdown or JSON after its ending .md or .json; may be given more than once", func(path string) error {
+			if ending := filepath.Ext(path); ending != ".md" && ending != ".json" {
+				return errors.New("the name must end in .md or .json")
+			}
+			c.reports = append(c.reports, path)
+			return nil
+		})
 		return func(ctx context.Context, p *process) error {
-			match, err := regexp.Compile(*scenario)
-			if err != nil {
+			var err error
+			if c.match, err = regexp.Compile(*scenario); err != nil {
 				return usagef("scenario is not a regular expression: %w", err)
 			}
-			if *list {
-				return listScenarios(p, match, *asJSON)
+			switch {
+			case c.soak < 0 || c.patience < 0 || c.parallel < 0:
+				return usagef("soak, patience and parallel are 0 or more")
+			case c.soak > 0 && *scenario != "":
+				return usagef("soak and scenario exclude each other: --soak runs the soak and nothing else")
+			case c.soak > 0:
+				c.match = regexp.MustCompile("^Soak/")
+			case onlySoaks(c.match):
+				c.soak = conformance.DefaultSoak
 			}
-			return conform(ctx, p, t, match, *seed, *short, *asJSON)
+			if *list {
+				return listScenarios(p, c.match, c.asJSON)
+			}
+			return conform(ctx, p, t, c)
 		}
 	},
 }
+
+// conformity is what is asked of a run.
+type conformity struct {
+	match          *regexp.Regexp
+	seed           uint64
+	short, asJSON  bool
+	soak, patience time.Duration
+	parallel       int
+	reports        []string
+}
+
+// onlySoaks tells whether the expression chooses soaks and nothing else.
+func onlySoaks(match *regexp.Regexp) bool {
+	soaks := 0
+	for _, s := range conformance.Scenarios() {
+		if match.MatchString(s.Name) {
+			if !s.Soak {
+				return false
+			}
+			soaks++
+		}
+	}
+	return soaks > 0
+}
+
+// rerun is the command that runs one scenario again as it was run here. The DSN is
+// left to the environment.
+func (c conformity) rerun(t target) func(scenario string, seed uint64) string {
+	return func(scenario string, seed uint64) string {
+		var b strings.Builder
+		fmt.Fprintf(&b, "outbox conformance --seed %d", seed)
+		if c.short {
+			b.WriteString(" --short")
+		}
+		if t.schema != "" {
+			fmt.Fprintf(&b, " --schema %s", inShell(t.schema))
+		}
+		if c.patience > 0 {
+			fmt.Fprintf(&b, " --patience %v", c.patience)
+		}
+		if c.soak > 0 {
+			fmt.Fprintf(&b, " --soak %v", c.soak)
+			return b.String()
+		}
+		fmt.Fprintf(&b, " --scenario %s", inShell("^"+regexp.QuoteMeta(scenario)+"$"))
+		return b.String()
+	}
+}
+
+// inShell quotes a word for a shell.
+func inShell(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
 func listScenarios(p *process, match *regexp.Regexp, asJSON bool) error {
 	type entry struct {
@@ -73,7 +156,7 @@ func listScenarios(p *process, match *regexp.Regexp, asJSON bool) error {
 	return table(p.stdout, rows)
 }
 
-func conform(ctx context.Context, p *process, t target, match *regexp.Regexp, seed uint64, short, asJSON bool) error {
+func conform(ctx context.Context, p *process, t target, c conformity) error {
 	if err := t.fromEnv(p.getenv); err != nil {
 		return err
 	}
@@ -81,67 +164,120 @@ func conform(ctx context.Context, p *process, t target, match *regexp.Regexp, se
 	if err != nil {
 		return err
 	}
-	target := conformance.Target{
-		Dialect: e.dialect(), Schema: t.schema, Seed: seed, Short: short,
-		Open:    func(context.Context) (*sql.DB, error) { return e.open(t.dsn) },
-		Source:  t.dsn,
-		Network: network(e, t.dsn),
-	}
-	opts := conformance.Options{
-		Match: match,
-		Rerun: func(name string, seed uint64) string {
-			return fmt.Sprintf("outbox conformance --seed %d --scenario '^%s$'", seed, regexp.QuoteMeta(name))
-		},
-	}
-	if e.file != nil {
-		opts.Parallel = 1 // writers of one file wait for each other
-	}
-	width, total, done := 0, 0, 0
+	width, total := 0, 0
 	for _, s := range conformance.Scenarios() {
-		if match.MatchString(s.Name) {
+		if c.match.MatchString(s.Name) {
 			width = max(width, len(s.Name))
 			total++
 		}
 	}
-	progress := io.Discard // to a person only
-	if isTerminal(p.stderr) {
-		progress = p.stderr
+	if total == 0 {
+		return usagef("no scenario matches %q: --list names them", c.match)
 	}
-	_, _ = fmt.Fprintf(progress, "0 of %d scenarios done …", total)
+	files, err := createReports(c.reports) // before half an hour of work
+	if err != nil {
+		return err
+	}
+	target := conformance.Target{
+		Dialect: e.dialect(), Schema: t.schema, Seed: c.seed, Short: c.short, Soak: c.soak, Patience: c.patience,
+		Open:    func(context.Context) (*sql.DB, error) { return e.open(t.dsn) },
+		Source:  t.dsn,
+		Network: network(e, t.dsn),
+	}
+	opts := conformance.Options{Match: c.match, Parallel: c.parallel, Rerun: c.rerun(t)}
+	if e.file != nil && opts.Parallel == 0 {
+		opts.Parallel = 1 // writers of one file wait for each other
+	}
+	var progress progressLine
+	if isTerminal(p.stderr) { // for a person only
+		progress.w = p.stderr
+	}
+	done := 0
+	progress.show("0 of %d scenarios done …", total)
+	opts.OnProgress = func(scenario, how string) { progress.show("%s: %s", scenario, how) }
 	opts.OnResult = func(r conformance.Result) {
 		if ctx.Err() != nil {
 			return // it was interrupted, which says nothing of the promise
 		}
 		done++
-		_, _ = fmt.Fprint(progress, clearLine)
-		if !asJSON {
+		progress.clear()
+		if !c.asJSON {
 			_ = showResult(p, r, width)
 		}
-		_, _ = fmt.Fprintf(progress, "%d of %d scenarios done …", done, total)
+		progress.show("%d of %d scenarios done …", done, total)
 	}
 	report, err := conformance.Check(ctx, target, opts)
-	_, _ = fmt.Fprint(progress, clearLine)
+	progress.clear()
 	if err != nil {
-		return err
+		return errors.Join(err, removeReports(files))
 	}
 	failed := len(report.Failed())
-	if asJSON {
+	if c.asJSON {
 		err = writeJSON(p.stdout, report)
 	} else {
-		passed := 0
-		for _, r := range report.Results {
-			if r.Status == conformance.Passed {
-				passed++
-			}
-		}
+		n := report.Counts()
 		_, err = fmt.Fprintf(p.stdout, "\n%s, %s: %d passed, %d failed, %d skipped in %v (seed %d)\n",
-			report.Engine, printable(report.Server), passed, failed, len(report.Results)-passed-failed, report.Took.Round(time.Second), report.Seed)
+			report.Engine, printable(report.Server), n[conformance.Passed], failed, n[conformance.Skipped], report.Took.Round(time.Second), report.Seed)
 	}
-	if err == nil && failed > 0 {
+	if err := errors.Join(err, writeReports(files, report)); err != nil {
+		return err
+	}
+	if failed > 0 {
 		return findingError{} // said on stdout
 	}
-	return err
+	return nil
 }
+
+// createReports makes the files that the report is written to, so that a path that
+// cannot be written is found before the work.
+func createReports(paths []string) (files []*os.File, err error) {
+	for _, path := range paths {
+		f, err := os.Create(path)
+		if err != nil {
+			return nil, errors.Join(usagef("report: %w", err), removeReports(files))
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+// removeReports removes files that hold no report.
+func removeReports(files []*os.File) error {
+	var errs []error
+	for _, f := range files {
+		errs = append(errs, f.Close(), os.Remove(f.Name()))
+	}
+	return errors.Join(errs...)
+}
+
+func writeReports(files []*os.File, report conformance.Report) error {
+	var errs []error
+	for _, f := range files {
+		write := report.WriteMarkdown
+		if filepath.Ext(f.Name()) == ".json" {
+			write = func(w io.Writer) error { return writeJSON(w, report) }
+		}
+		errs = append(errs, write(f), f.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// progressLine is one line on a terminal that is written again and again. It is
+// safe for concurrent use; without a writer it does nothing.
+type progressLine struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *progressLine) show(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.w != nil {
+		_, _ = fmt.Fprintf(l.w, clearLine+format, args...)
+	}
+}
+
+func (l *progressLine) clear() { l.show("") }
 
 const clearLine = "\r\x1b[K"
 

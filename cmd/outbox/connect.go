@@ -90,14 +90,19 @@ func engineOf(dsn string) (engine, error) {
 }
 
 func engineNamed(name string) (engine, error) {
-	var names []string
 	for _, e := range engines {
 		if e.name == name {
 			return e, e.supported()
 		}
+	}
+	return engine{}, usagef("engine %s is unknown: use one of %s", shown(name), strings.Join(engineNames(), ", "))
+}
+
+func engineNames() (names []string) {
+	for _, e := range engines {
 		names = append(names, e.name)
 	}
-	return engine{}, usagef("engine %s is unknown: use one of %s", shown(name), strings.Join(names, ", "))
+	return names
 }
 
 // supported refuses what cannot work.

@@ -348,6 +348,22 @@ func TestSchema(t *testing.T) {
 	s.fails(exitUsage, "", []string{"schema", "--engine", "postgres", "--prefix", strings.Repeat("x", 60)}, "prefix has 60 bytes")
 }
 
+func TestSchemaGrants(t *testing.T) {
+	s := newShell(t)
+	for _, engine := range []string{"postgres", "mysql"} {
+		out := s.ok("", "schema", "--engine", engine, "--prefix", "mail", "--grants")
+		for _, want := range []string{"mail", "TO outbox_producer;\n", "TO outbox_relay;\n", "TO outbox_operator;\n", "TO outbox_consumer;\n"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: the grants lack %q:\n%s", engine, want, out)
+			}
+		}
+		if strings.ContainsAny(out, "{}") {
+			t.Errorf("%s: a placeholder was left:\n%s", engine, out)
+		}
+	}
+	s.fails(2, "", []string{"schema", "--engine", "sqlite", "--grants"}, "no users")
+}
+
 func TestVersion(t *testing.T) {
 	s := &shell{t, nil}
 	if out := s.ok("", "version"); !strings.HasPrefix(out, "outbox ") || out != s.ok("", "--version") {

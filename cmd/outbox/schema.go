@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"strings"
 
 	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/dialect"
@@ -14,19 +15,23 @@ var schemaCommand = command{
 	help: `
 Prints what migrate runs, one step a schema version, for a DBA to read or run.
 It connects to nothing: the engine is taken from the DSN's scheme, or --engine.
+With --grants it prints the statements that give the least privileges to four
+roles instead: producer, relay, operator and consumer.
 
 Example:
-  outbox schema --engine postgres --schema shop --lanes 32 > outbox.sql`,
+  outbox schema --engine postgres --schema shop --lanes 32 > outbox.sql
+  outbox schema --engine mysql --grants`,
 	setup: func(fs *flag.FlagSet) action {
 		var t target
 		t.flags(fs)
-		name := fs.String("engine", "", "the `engine`: postgres or sqlite; default: that of the DSN")
+		name := fs.String("engine", "", "the `engine`: "+strings.Join(engineNames(), ", ")+"; default: that of the DSN")
+		grants := fs.Bool("grants", false, "print the GRANT statements instead")
 		asJSON := fs.Bool("json", false, "print a JSON array of steps: version, name, sql")
-		return func(_ context.Context, p *process) error { return schema(p, t, *name, *asJSON) }
+		return func(_ context.Context, p *process) error { return schema(p, t, *name, *grants, *asJSON) }
 	},
 }
 
-func schema(p *process, t target, name string, asJSON bool) error {
+func schema(p *process, t target, name string, grants, asJSON bool) error {
 	if err := t.fromEnv(p.getenv); err != nil {
 		return err
 	}
@@ -37,11 +42,14 @@ func schema(p *process, t target, name string, asJSON bool) error {
 	if err != nil {
 		return err
 	}
-	tables := dialect.Tables{Schema: t.schema, Prefix: t.prefix, Lanes: t.lanes}
-	steps, err := steps(e, tables)
+	store, err := bound(e, dialect.Tables{Schema: t.schema, Prefix: t.prefix, Lanes: t.lanes})
 	if err != nil {
 		return err
 	}
+	if grants {
+		return printGrants(p, e, store, asJSON)
+	}
+	steps := store.Steps()
 	if asJSON {
 		type step struct {
 			Version int    `json:"version"`
@@ -62,8 +70,20 @@ func schema(p *process, t target, name string, asJSON bool) error {
 	return nil
 }
 
-// steps renders the schema without a database.
-func steps(e engine, tables dialect.Tables) ([]dialect.Step, error) {
+func printGrants(p *process, e engine, store dialect.Store, asJSON bool) error {
+	granter, ok := store.(dialect.Granter)
+	if !ok {
+		return usagef("%s has no users to grant anything to: who may read and write the file is for the system to say", e.name)
+	}
+	if asJSON {
+		return writeJSON(p.stdout, map[string]string{"sql": granter.Grants()})
+	}
+	_, err := fmt.Fprint(p.stdout, granter.Grants())
+	return err
+}
+
+// bound binds an engine to tables without a database.
+func bound(e engine, tables dialect.Tables) (dialect.Store, error) {
 	if tables.Prefix == "" {
 		tables.Prefix = "outbox"
 	}
@@ -74,5 +94,5 @@ func steps(e engine, tables dialect.Tables) ([]dialect.Step, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", outbox.ErrInvalid, err)
 	}
-	return store.Steps(), nil
+	return store, nil
 }
