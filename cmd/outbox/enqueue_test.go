@@ -246,16 +246,18 @@ func TestEnqueueNamesTheDuplicate(t *testing.T) {
 	})
 }
 
-// onEveryEngine runs f on migrated tables of its own on SQLite and on every
-// PostgreSQL there is.
+// onEveryEngine runs f on migrated tables of its own on SQLite and on every server
+// there is.
 func onEveryEngine(t *testing.T, f func(t *testing.T, s *shell)) {
 	t.Helper()
 	t.Run("sqlite", func(t *testing.T) { f(t, migrated(t)) })
-	t.Run("postgres", func(t *testing.T) {
-		for _, server := range containers.Servers(t, "postgres") {
-			t.Run(server.Version, func(t *testing.T) { f(t, onServer(t, server)) })
-		}
-	})
+	for _, engine := range []string{"postgres", "mysql", "mariadb", "sqlserver", "oracle"} {
+		t.Run(engine, func(t *testing.T) {
+			for _, server := range containers.Servers(t, engine) {
+				t.Run(server.Version, func(t *testing.T) { f(t, onServer(t, server)) })
+			}
+		})
+	}
 }
 
 // onServer makes tables with a random prefix and removes them in the end.
@@ -273,7 +275,7 @@ func onServer(t *testing.T, server *containers.Server) *shell {
 			t.Fatal(err)
 		}
 		for _, suffix := range []string{"", "_parked", "_done", "_lane", "_inbox", "_meta"} {
-			if _, err := db.ExecContext(context.Background(), "DROP TABLE "+s.env["OUTBOX_PREFIX"]+suffix+" CASCADE"); err != nil {
+			if _, err := db.ExecContext(context.Background(), "DROP TABLE "+s.env["OUTBOX_PREFIX"]+suffix); err != nil {
 				t.Error(err)
 			}
 		}
