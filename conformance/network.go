@@ -3,7 +3,7 @@ package conformance
 import (
 	"database/sql"
 
-	"github.com/outbox-suite/outbox/conformance/internal/proxy"
+	"github.com/outbox-suite/outbox/internal/proxy"
 )
 
 // proxied starts a TCP proxy before the server, closed after the scenario, and

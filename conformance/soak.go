@@ -18,7 +18,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-suite/outbox"
-	"github.com/outbox-suite/outbox/conformance/internal/proxy"
+	"github.com/outbox-suite/outbox/internal/proxy"
 	"github.com/outbox-suite/outbox/dialect"
 	"github.com/outbox-suite/outbox/relay"
 )

@@ -36,6 +36,7 @@ var dialer = net.Dialer{Timeout: 5 * time.Second}
 type link struct {
 	client, server net.Conn
 	mute           bool // the server's bytes are swallowed: the cut is under way
+	lost           bool // all bytes are swallowed, for good
 }
 
 // Listen starts a proxy on a free local port.
@@ -133,6 +134,18 @@ func (p *Proxy) Silence(on bool) {
 	}
 }
 
+// Orphan swallows everything on the connections of now, for good, and leaves
+// new ones alone: what is left of a connection whose peer is gone. It returns
+// how many there were.
+func (p *Proxy) Orphan() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.open {
+		l.lost = true
+	}
+	return len(p.open)
+}
+
 // Delay holds every message back in both directions.
 func (p *Proxy) Delay(d time.Duration) {
 	p.mu.Lock()
@@ -216,7 +229,7 @@ func (p *Proxy) pipe(l *link, from, to net.Conn, up bool) {
 // forward passes a message on; false ends the link.
 func (p *Proxy) forward(l *link, to io.Writer, message []byte, up bool) bool {
 	p.mu.Lock()
-	delay, silent, mute := p.delay, p.silent, l.mute
+	delay, silent, mute := p.delay, p.silent || l.lost, l.mute
 	cut := false
 	if up && p.countdown > 0 {
 		p.countdown--
