@@ -117,6 +117,17 @@ func (c *faultyConn) Begin() (driver.Tx, error) {
 	return &faultyTx{tx, c}, err
 }
 
+// BeginTx implements [driver.ConnBeginTx], without which no isolation level but the
+// session's could be asked for.
+func (c *faultyConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	b, ok := c.Conn.(driver.ConnBeginTx)
+	if !ok {
+		return c.Begin()
+	}
+	tx, err := b.BeginTx(ctx, opts)
+	return &faultyTx{tx, c}, err
+}
+
 // IsValid keeps a broken connection from going back to the pool.
 func (c *faultyConn) IsValid() bool { return !c.broken }
 

@@ -5,17 +5,21 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	mysqldriver "github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/conformance/containers"
 	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/mysql"
 	"github.com/outbox-suite/outbox/postgres"
 	"github.com/outbox-suite/outbox/sqlite"
 )
@@ -78,6 +82,46 @@ func everywhere(t *testing.T, test func(t *testing.T, g target)) {
 			})
 		}
 	})
+	for _, engine := range []string{"mysql", "mariadb"} {
+		t.Run(engine, func(t *testing.T) {
+			for _, server := range containers.Servers(t, engine) {
+				t.Run(server.Version, func(t *testing.T) {
+					db, err := mysql.Open(server.DSN)
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { db.Close() })
+					g := target{db: db, dialect: mysql.New(), prefix: "t" + strings.ToLower(rand.Text()[:10]), deadlocks: true}
+					g.connect = func() (driver.Conn, error) { return connectMySQL(t.Context(), server.DSN) }
+					t.Cleanup(func() {
+						for _, suffix := range []string{"", "_parked", "_done", "_lane", "_inbox", "_meta", "_effects"} {
+							if _, err := db.ExecContext(context.Background(), "DROP TABLE "+g.prefix+suffix); err != nil {
+								t.Error(err)
+							}
+						}
+					})
+					g.prepare(t)
+					test(t, g)
+				})
+			}
+		})
+	}
+}
+
+func connectMySQL(ctx context.Context, dsn string) (driver.Conn, error) {
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return nil, errors.New("the server's DSN is no URL") // which may hold a password
+	}
+	config := mysqldriver.NewConfig()
+	config.Net, config.Addr, config.DBName = "tcp", u.Host, strings.TrimPrefix(u.Path, "/")
+	config.User = u.User.Username()
+	config.Passwd, _ = u.User.Password()
+	connector, err := mysqldriver.NewConnector(config)
+	if err != nil {
+		return nil, err
+	}
+	return connector.Connect(ctx)
 }
 
 func (g target) prepare(t *testing.T) {
@@ -89,8 +133,11 @@ func (g target) prepare(t *testing.T) {
 	if _, err := o.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.db.ExecContext(t.Context(), "CREATE TABLE "+g.effects()+" (n integer)"); err != nil {
-		t.Fatal(err)
+	// By an index a statement locks the rows that it changes, and no others.
+	for _, ddl := range []string{"CREATE TABLE " + g.effects() + " (n integer)", "CREATE INDEX " + g.effects() + "_n ON " + g.effects() + " (n)"} {
+		if _, err := g.db.ExecContext(t.Context(), ddl); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
