@@ -58,3 +58,6 @@ func StatementsOf(s dialect.Store, version int) []string { return s.(*store).sta
 
 // TooOld says what is wrong with a server's version.
 var TooOld = tooOld
+
+// NextSeq is the number of the next row by the statement that would create the table.
+var NextSeq = nextSeq

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,6 +65,91 @@ func TestSettleRepeated(t *testing.T) {
 		f.is("parked", f.parked(), []string{a + ".2:retry*", a + ".4:dead*", b + ".1:retry*", b + ".2:held", b + ".3:held", b + ".4:held"})
 		// What waits behind the second head does not go with the first.
 		f.is("due", f.due(dialect.Limit{Rows: 9}), []string{a + ".2"})
+	})
+}
+
+// TestSettleOthersPlace settles rows whose places have been given to other messages, as
+// by a server that came back without its last commits: they are passed over.
+func TestSettleOthersPlace(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		a, b := keyIn(0), keyIn(1)
+		f.run(a, 4)
+		f.run(b, 3)
+		lease := f.claim(1, "me")
+		f.fail(lease, false, a+".1", b+".1")
+		f.settle(lease, dialect.Settlement{Hold: f.refs(a + ".2")})
+		others := func(list ...dialect.Ref) []dialect.Ref {
+			for i := range list {
+				list[i].ID[15]++
+			}
+			return list
+		}
+		failures := func(refs []dialect.Ref, dead bool) (list []dialect.Failure) {
+			for _, r := range refs {
+				list = append(list, dialect.Failure{Ref: r, Attempts: 9, Dead: dead, Blocking: true, Reason: "no"})
+			}
+			return list
+		}
+		before := f.messages()
+		s := dialect.Settlement{
+			Archive:         true,
+			Published:       others(f.refs(b + ".2")...),
+			PublishedParked: others(f.parkedRefs(a + ".1")...),
+			Hold:            others(f.refs(a + ".3")...),
+			Failed:          failures(others(f.refs(a+".4", b+".3")...), true),
+			FailedParked:    failures(others(f.parkedRefs(b+".1")...), true),
+		}
+		for _, s.Archive = range []bool{true, false} {
+			f.settle(lease, s)
+			f.is("messages", f.messages(), before)
+		}
+
+		// With one that is still there among them, that one alone goes.
+		s.Published = append(s.Published, f.ref(b+".3"))
+		s.Failed = s.Failed[:1]
+		f.settle(lease, s)
+		f.is("ready", f.readyTopics(), []string{a + ".3", a + ".4", b + ".2"})
+		f.is("parked", f.parked(), []string{a + ".1:retry*", a + ".2:held", b + ".1:retry*"})
+		f.is("done", f.count(`SELECT COUNT(*) FROM {done}`), 0)
+	})
+}
+
+// TestSettleMany settles more rows than one statement takes, with the longest reasons.
+func TestSettleMany(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		const n = 2500
+		lease := f.claim(1, "me")
+		reason := strings.Repeat("ä", dialect.MaxReason/2)
+		read := func() (refs []dialect.Ref) {
+			rows, err := f.store.Ready(t.Context(), f.db, 1, 0, dialect.Limit{Rows: 2 * n})
+			f.ok(err)
+			for _, r := range rows {
+				refs = append(refs, dialect.Ref{Place: r.Seq, ID: r.ID})
+			}
+			f.is("rows", len(refs), n)
+			return refs
+		}
+		f.fill(1, n)
+		f.settle(lease, dialect.Settlement{Archive: true, Published: read()})
+		f.is("done", f.count(`SELECT COUNT(*) FROM {done}`), n)
+		f.fill(1, n)
+		var failed []dialect.Failure
+		for _, ref := range read() {
+			failed = append(failed, dialect.Failure{Ref: ref, Attempts: 1, Reason: reason})
+		}
+		f.settle(lease, dialect.Settlement{Failed: failed})
+		f.is("parked", f.count(`SELECT COUNT(*) FROM {parked} WHERE reason = ?`, reason), n)
+		rows, err := f.store.Due(t.Context(), f.db, 1, dialect.Limit{Rows: 2 * n})
+		f.ok(err)
+		failed, parked := nil, []dialect.Ref(nil)
+		for _, r := range rows {
+			parked = append(parked, dialect.Ref{Place: r.Pos, ID: r.ID})
+			failed = append(failed, dialect.Failure{Ref: parked[len(parked)-1], Attempts: 2, Delay: -time.Second, Reason: reason[2:]})
+		}
+		f.settle(lease, dialect.Settlement{FailedParked: failed})
+		f.is("failed again", f.count(`SELECT COUNT(*) FROM {parked} WHERE attempts = 2 AND reason = ?`, reason[2:]), n)
+		f.settle(lease, dialect.Settlement{Archive: true, PublishedParked: parked})
+		f.is("done", f.count(`SELECT COUNT(*) FROM {done}`), 2*n)
 	})
 }
 
@@ -161,6 +247,10 @@ func TestPoll(t *testing.T) {
 		lease = f.claim(0, "me")
 		f.settle(lease, dialect.Settlement{})
 		f.is("served last", poll("me", 9), []int{1, 3, 0})
+		// The clock was set back after lane 1 was served.
+		f.exec(`UPDATE {lane} SET served_at = UTC_TIMESTAMP(6) + INTERVAL 1 HOUR WHERE lane = 1`)
+		f.exec(`UPDATE {lane} SET served_at = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR WHERE lane = 3`)
+		f.is("served in a time to come", poll("me", 9), []int{1, 3, 0})
 		f.is("leased", poll("you", 9), []int{1, 3})
 		f.is("pending", pending("me")+" "+pending("you"), "true false true true")
 		f.exec(`DELETE FROM {ready}`)
@@ -210,6 +300,50 @@ func TestSurface(t *testing.T) {
 		moved, _, err = f.store.Surface(t.Context(), f.db, lease, 9)
 		f.ok(err)
 		f.is("moved", moved, 1)
+	})
+}
+
+// TestSurfaceOpenProducer lets a producer that has inserted the id of a message that is
+// due stay open: nobody waits for it, and what else is due goes its way.
+func TestSurfaceOpenProducer(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		due, other := message("due", keyIn(0)), message("other", keyIn(1))
+		due.Delay, other.Delay = time.Nanosecond, time.Microsecond
+		f.insert(due, other)
+		lease := f.claim(1, "me")
+		surface := func(want string) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			moved, ok, err := f.store.Surface(ctx, f.db, lease, 9)
+			f.ok(err)
+			f.is("surfaced", fmt.Sprint(moved, ok), want)
+		}
+		twin := due
+		twin.Topic, twin.Delay = "twin", 0
+		producer := f.begin()
+		f.ok(f.store.Insert(t.Context(), producer, []dialect.Message{twin}))
+		surface("1 true")
+		surface("0 true")
+		f.is("parked", f.parked(), []string{"due:scheduled"})
+		f.ok(producer.Rollback())
+		surface("1 true")
+		f.is("ready", f.readyTopics(), []string{"other", "due"})
+
+		// And if it commits, the one that was due is set aside.
+		f.clear()
+		lease = f.claim(1, "me")
+		f.insert(due)
+		producer = f.begin()
+		f.ok(f.store.Insert(t.Context(), producer, []dialect.Message{twin}))
+		surface("0 true")
+		f.ok(producer.Commit())
+		surface("0 true")
+		f.is("parked", f.parked(), []string{"due:dead"})
+
+		// Without the lease nothing is surfaced, whether anything is due or not.
+		lease.Epoch++
+		surface("0 false")
 	})
 }
 
@@ -380,6 +514,35 @@ func TestReplay(t *testing.T) {
 		n, _, err = f.store.Replay(t.Context(), f.db, dialect.Filter{States: []string{dialect.Dead}}, nil, 100)
 		f.ok(err)
 		f.is("zero filter", n, 0)
+	})
+}
+
+// TestReplayNewestRow replays an id that was done several times once, whatever the
+// limit, by the newest of the rows that the filter's times leave.
+func TestReplayNewestRow(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		lease := f.claim(1, "me")
+		m := message("first", "")
+		for i, topic := range []string{"first", "second", "third"} {
+			m.Topic = topic
+			f.insert(m)
+			f.settle(lease, dialect.Settlement{Archive: true, Published: f.refs(topic)})
+			f.exec(`UPDATE {done} SET done_at = UTC_TIMESTAMP(6) - INTERVAL ? HOUR WHERE topic = ?`, 3-i, topic)
+		}
+		for before, want := range map[time.Duration]string{0: "third", 90 * time.Minute: "second"} {
+			f.exec(`DELETE FROM {ready}`)
+			total, cursor := 0, (*dialect.Cursor)(nil)
+			for {
+				n, next, err := f.store.Replay(t.Context(), f.db, dialect.Filter{All: true, DoneBefore: before}, cursor, 1)
+				f.ok(err)
+				total += n
+				if cursor = next; cursor == nil {
+					break
+				}
+			}
+			f.is("replayed", total, 1)
+			f.is(fmt.Sprint("before ", before), f.readyTopics(), []string{want})
+		}
 	})
 }
 

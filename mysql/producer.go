@@ -13,11 +13,13 @@ import (
 
 // An insert is cut into statements of at most these many rows and, unless a row alone
 // has more, bytes. The rows stay below the 65,535 placeholders of a statement, the
-// bytes below any server's max_allowed_packet that was not made smaller than MariaDB's
-// and MySQL's own defaults, 16 and 64 MiB.
+// bytes, which may double on the way, below the defaults of max_allowed_packet: 16 MiB
+// on MariaDB, 64 MiB on MySQL. Whether the server's is smaller is asked when there are
+// more bytes than askedBytes.
 const (
-	mostRows  = 1000
-	mostBytes = 4 << 20
+	mostRows   = 1000
+	mostBytes  = 4 << 20
+	askedBytes = 256 << 10
 )
 
 // Insert adds the messages, mostly one statement for the ready ones and one for the
@@ -27,20 +29,35 @@ const (
 // [mysql.ErrPktTooLarge] before anything of it is sent: the server would close the
 // connection in the middle of the caller's transaction.
 func (s *store) Insert(ctx context.Context, tx dialect.Tx, messages []dialect.Message) error {
+	total, largest := 0, 0
+	for i := range messages {
+		total += sizeOf(&messages[i])
+		largest = max(largest, sizeOf(&messages[i]))
+	}
+	most := mostBytes
+	if total > askedBytes {
+		packet, err := largestPacket(ctx, tx)
+		if err != nil {
+			return err
+		}
+		const rest = 16 << 10 // for everything but payload and headers
+		if packet > 0 && largest+rest > packet {
+			return fmt.Errorf("a message has %d bytes and the server's max_allowed_packet is %d: raise it, "+
+				"or store the payload elsewhere and send a reference: %w", largest, packet, mysql.ErrPktTooLarge)
+		}
+		if packet > 0 {
+			most = min(most, packet/4)
+		}
+	}
 	var ready, delayed batch
 	for i := range messages {
 		m := &messages[i]
-		size := len(m.Payload) + len(m.Headers)
-		if size > mostBytes {
-			if err := fits(ctx, tx, size); err != nil {
-				return err
-			}
-		}
+		size := sizeOf(m)
 		b, text, row := &ready, s.sql.insert, insertRow
 		if m.Delay > 0 {
 			b, text, row = &delayed, s.sql.schedule, scheduleRow
 		}
-		if b.rows == mostRows || b.rows > 0 && b.bytes+size > mostBytes {
+		if b.rows == mostRows || b.rows > 0 && b.bytes+size > most {
 			if err := b.send(ctx, tx, text, row); err != nil {
 				return err
 			}
@@ -53,25 +70,20 @@ func (s *store) Insert(ctx context.Context, tx dialect.Tx, messages []dialect.Me
 	return delayed.send(ctx, tx, s.sql.schedule, scheduleRow)
 }
 
-// fits asks the server whether a packet can hold a message of that size, if the
-// transaction can ask.
-func fits(ctx context.Context, tx dialect.Tx, size int) error {
+// sizeOf is what of a message has no narrow limit.
+func sizeOf(m *dialect.Message) int { return len(m.Payload) + len(m.Headers) }
+
+// largestPacket asks the server for its max_allowed_packet; 0 when the transaction
+// cannot ask.
+func largestPacket(ctx context.Context, tx dialect.Tx) (largest int, err error) {
 	asks, ok := tx.(interface {
 		QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 	})
 	if !ok {
-		return nil
+		return 0, nil
 	}
-	var largest int
-	if err := asks.QueryRowContext(ctx, largestPacketSQL).Scan(&largest); err != nil {
-		return err
-	}
-	const rest = 16 << 10 // for everything but payload and headers
-	if size+rest > largest {
-		return fmt.Errorf("a message has %d bytes and the server's max_allowed_packet is %d: raise it, "+
-			"or store the payload elsewhere and send a reference: %w", size, largest, mysql.ErrPktTooLarge)
-	}
-	return nil
+	err = asks.QueryRowContext(ctx, largestPacketSQL).Scan(&largest)
+	return largest, err
 }
 
 // batch are the messages of one statement.

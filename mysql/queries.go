@@ -56,18 +56,49 @@ const dueSQL = `((SELECT p.available_at FROM {parked} AS p FORCE INDEX ({name:pa
 const readySomeSQL = `(SELECT r.seq FROM {ready} AS r FORCE INDEX (PRIMARY)
          WHERE r.lane = l.lane ORDER BY r.lane DESC, r.seq DESC LIMIT 1)`
 
-const pollSQL = `
--- Reads the lane rows, and of each lane one entry of ready's primary key and two
--- of parked_due_at. The newest ready row is looked for first, because rows deleted
--- but not yet purged lie at the other end. Locks nothing.
+// pollHead and pollTail are the poll around what is known of ready messages.
+const (
+	pollHead = `
 SELECT l.lane
 FROM {lane} AS l
 WHERE (l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)
-  AND (` + readySomeSQL + ` IS NOT NULL
+  AND (`
+	pollTail = `
     OR ` + dueSQL + `)
 -- A time ahead of now is from before the clock was set back.
 ORDER BY CASE WHEN l.served_at <= UTC_TIMESTAMP(6) THEN l.served_at ELSE ` + epoch + ` END, l.lane
 LIMIT ?`
+)
+
+const pollSQL = `
+-- Reads the lane rows, and of each lane one entry of ready's primary key and two
+-- of parked_due_at. The newest ready row is looked for first, because rows deleted
+-- but not yet purged lie at the other end. Locks nothing.` + pollHead + readySomeSQL + ` IS NOT NULL` + pollTail
+
+const readyAboveSQL = `
+-- The lanes of the first ready rows above a floor, and how many rows these are: one
+-- range of the index on seq. By lane and floor at once nothing would be found: a
+-- subquery that takes the lane from outside reads all that the index has of the lane.
+SELECT t.lane, COUNT(*)
+FROM (SELECT r.lane FROM {ready} AS r FORCE INDEX ({name:seq}) WHERE r.seq > ? ORDER BY r.seq LIMIT ?) AS t
+GROUP BY t.lane`
+
+const pollAmongSQL = `
+-- As poll, with a list of the lanes that have ready rows.` + pollHead + `FIND_IN_SET(l.lane, ?) > 0` + pollTail
+
+const newestSQL = `
+-- The number that the next ready row will get stands in it. The information schema
+-- knows it too, but on MySQL as it was up to a day ago.
+SHOW CREATE TABLE {ready}`
+
+const lockWaitSQL = `
+-- Seconds that a statement waits for a lock, unless its session has its own.
+SELECT @@GLOBAL.innodb_lock_wait_timeout`
+
+// oldestSQL is the oldest ready row of a lane above a floor, by the primary key, where
+// a row stands before any other index has it. Lane and floor are literals, for there
+// is one of these a lane, joined by UNION ALL: see oldest.
+const oldestSQL = `(SELECT r.seq FROM {ready} AS r FORCE INDEX (PRIMARY) WHERE r.lane = %d AND r.seq > %d ORDER BY r.seq LIMIT 1)`
 
 const pendingSQL = `
 -- As poll, over all lanes.
@@ -543,7 +574,8 @@ SELECT COALESCE(SUM(lane BETWEEN 0 AND ? - 1), 0), COALESCE(SUM(lane NOT BETWEEN
 // statements are the statements rendered for one set of tables, under the names of
 // their constants.
 type statements struct {
-	poll, pending, lease                                string
+	poll, pollAmong, readyAbove, newest                 string
+	pending, lease                                      string
 	claim, own, fence, extend, release                  string
 	insert, schedule                                    string
 	dueScheduled, surface, surfacedTwice, deleteParked  string
@@ -569,7 +601,8 @@ func render(t dialect.Tables) statements {
 		return filtered{x(head), x(tail)}
 	}
 	return statements{
-		poll: x(pollSQL), pending: x(pendingSQL), lease: x(leaseSQL), claim: x(claimSQL), own: x(ownSQL),
+		poll: x(pollSQL), pollAmong: x(pollAmongSQL), readyAbove: x(readyAboveSQL), newest: x(newestSQL),
+		pending: x(pendingSQL), lease: x(leaseSQL), claim: x(claimSQL), own: x(ownSQL),
 		fence: x(fenceSQL), extend: x(extendSQL), release: x(releaseSQL),
 		insert: x(insertSQL), schedule: x(scheduleSQL),
 		dueScheduled: x(dueScheduledSQL), surface: x(surfaceSQL), surfacedTwice: x(surfacedTwiceSQL), deleteParked: x(deleteParkedSQL),

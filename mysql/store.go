@@ -18,7 +18,10 @@ type store struct {
 	sql    statements
 }
 
-var _ dialect.Store = (*store)(nil)
+var (
+	_ dialect.Store   = (*store)(nil)
+	_ dialect.Sweeper = (*store)(nil)
+)
 
 // read runs do in a transaction that only reads and sees one state of the database,
 // whatever the session's default. It is not declared READ ONLY: proxies send such

@@ -195,6 +195,33 @@ WHERE (l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)
 ORDER BY CASE WHEN l.served_at <= UTC_TIMESTAMP(6) THEN l.served_at ELSE TIMESTAMP'1970-01-01 00:00:00' END, l.lane
 LIMIT ?
 
+-- pollAmong --
+-- As poll, with a list of the lanes that have ready rows.
+SELECT l.lane
+FROM `outbox_lane` AS l
+WHERE (l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)
+  AND (FIND_IN_SET(l.lane, ?) > 0
+    OR ((SELECT p.available_at FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_due_at`)
+         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
+    OR (SELECT p.available_at FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_due_at`)
+         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)))
+-- A time ahead of now is from before the clock was set back.
+ORDER BY CASE WHEN l.served_at <= UTC_TIMESTAMP(6) THEN l.served_at ELSE TIMESTAMP'1970-01-01 00:00:00' END, l.lane
+LIMIT ?
+
+-- readyAbove --
+-- The lanes of the first ready rows above a floor, and how many rows these are: one
+-- range of the index on seq. By lane and floor at once nothing would be found: a
+-- subquery that takes the lane from outside reads all that the index has of the lane.
+SELECT t.lane, COUNT(*)
+FROM (SELECT r.lane FROM `outbox` AS r FORCE INDEX (`outbox_seq`) WHERE r.seq > ? ORDER BY r.seq LIMIT ?) AS t
+GROUP BY t.lane
+
+-- newest --
+-- The number that the next ready row will get stands in it. The information schema
+-- knows it too, but on MySQL as it was up to a day ago.
+SHOW CREATE TABLE `outbox`
+
 -- pending --
 -- As poll, over all lanes.
 SELECT

@@ -1,0 +1,127 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outbox-suite/outbox/dialect"
+)
+
+// readyAboveRows is how many ready rows above a floor are looked at. Where there are
+// more, so many lanes have work that looking for them from the start costs little.
+const readyAboveRows = 1000
+
+// PollAbove implements [dialect.Sweeper].
+func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floor int64, limit int) (lanes []int, err error) {
+	if floor <= 0 {
+		return s.Poll(ctx, db, owner, limit)
+	}
+	all := false
+	err = read(ctx, db, func(tx *sql.Tx) error {
+		type ready struct{ lane, rows int }
+		list, err := query(ctx, tx, func(r *ready) []any { return []any{&r.lane, &r.rows} }, s.sql.readyAbove, floor, readyAboveRows)
+		if err != nil {
+			return err
+		}
+		rows, with := 0, make([]string, len(list))
+		for i, r := range list {
+			rows += r.rows
+			with[i] = strconv.Itoa(r.lane)
+		}
+		if all = rows == readyAboveRows; all {
+			return nil
+		}
+		lanes, err = query(ctx, tx, one[int], s.sql.pollAmong, []byte(owner), strings.Join(with, ","), limit)
+		return err
+	})
+	if err != nil || !all {
+		return lanes, err
+	}
+	return s.Poll(ctx, db, owner, limit)
+}
+
+// Horizon implements [dialect.Sweeper].
+//
+// Which transactions are running only those may know who have the PROCESS privilege.
+// But a row that a transaction has inserted stands in the table before it commits, and
+// can be read: so the oldest row there is, committed or not, bounds the floor, and
+// nothing else is asked of the transactions. A row that is being deleted counts too,
+// for the deletion may be rolled back. Whoever reads what is not committed does not see
+// it, whoever reads what is committed does; in this order no row is missed, because
+// what is being deleted was committed before.
+//
+// That leaves an insert between taking its seq and writing its first row. It stands
+// still there only to wait for a lock on a gap, which the outbox itself never takes,
+// and no longer than innodb_lock_wait_timeout. So what begins and runs is counted in
+// time: a seq can be below the floor when it was given longer ago than that.
+func (s *store) Horizon(ctx context.Context, db dialect.DB, floor int64) (h dialect.Horizon, err error) {
+	began := monotonic()
+	var seconds, added, there int64
+	err = readAt(ctx, db, sql.LevelReadUncommitted, func(tx *sql.Tx) error {
+		var name, create string
+		if _, err := query1(ctx, tx, []any{&name, &create}, s.sql.newest); err != nil {
+			return err
+		}
+		h.Newest = nextSeq(create) - 1
+		if _, err := query1(ctx, tx, []any{&seconds}, lockWaitSQL); err != nil {
+			return err
+		}
+		_, err := query1(ctx, tx, []any{&added}, s.oldest(floor))
+		return err
+	})
+	if err != nil {
+		return dialect.Horizon{}, err
+	}
+	err = read(ctx, db, func(tx *sql.Tx) error {
+		_, err := query1(ctx, tx, []any{&there}, s.oldest(floor))
+		return err
+	})
+	if err != nil {
+		return dialect.Horizon{}, err
+	}
+	if h.Oldest = min(added, there); h.Oldest == 0 {
+		h.Oldest = max(added, there)
+	}
+	wait := max(time.Duration(seconds)*time.Second, leastWait) + leastWait/5
+	h.Running, h.Begun = began.Microseconds(), (monotonic() + wait).Microseconds()
+	return h, nil
+}
+
+// oldest is the statement that looks for the oldest ready row above a floor.
+func (s *store) oldest(floor int64) string {
+	lanes := make([]string, s.tables.Lanes)
+	for lane := range lanes {
+		lanes[lane] = fmt.Sprintf(oldestSQL, lane, floor)
+	}
+	return s.name("SELECT COALESCE(MIN(o.seq), 0) FROM (\n" + strings.Join(lanes, "\nUNION ALL ") + "\n) AS o")
+}
+
+// leastWait is the default of innodb_lock_wait_timeout, which sessions of producers may
+// have kept where the server's is shorter.
+const leastWait = 50 * time.Second
+
+// monotonic is the time since the process began, by a clock that nobody sets.
+func monotonic() time.Duration { return time.Since(processBegan) }
+
+var processBegan = time.Now()
+
+var autoIncrement = regexp.MustCompile(`(?m)^\) .*?\bAUTO_INCREMENT=(\d+)`)
+
+// nextSeq is the number that the next row of a table will get, by the statement that
+// would create it, or 1.
+func nextSeq(create string) int64 {
+	match := autoIncrement.FindStringSubmatch(create)
+	if match == nil {
+		return 1
+	}
+	n, err := strconv.ParseInt(match[1], 10, 64)
+	if err != nil {
+		return 1
+	}
+	return n
+}
