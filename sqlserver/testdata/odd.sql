@@ -3,11 +3,11 @@
 --
 -- A message is in exactly one of three tables: ready (may go), parked (must wait, or
 -- needs a person) and done (went, or was discarded). The schema, if it is named, exists
--- before this file runs. A relay needs SELECT, INSERT, UPDATE and DELETE on all tables;
--- a producer needs INSERT on ready and parked, a consumer SELECT and INSERT on inbox.
+-- before this file runs. A relay needs SELECT, INSERT, UPDATE and DELETE on all tables,
+-- a producer INSERT on ready and parked, a consumer SELECT and INSERT on inbox.
 --
--- Run by hand, it belongs in one transaction: SET XACT_ABORT ON; BEGIN TRANSACTION;
--- this file; COMMIT. Each statement ends with a semicolon at the end of a line.
+-- Run by hand, it belongs in one transaction, between SET XACT_ABORT ON, BEGIN
+-- TRANSACTION and COMMIT. Each statement ends with a semicolon at the end of a line.
 --
 -- Text is kept as the bytes of its UTF-8, which no collation, code page or case rule
 -- touches and no trailing space is lost from. To read it:
