@@ -1,0 +1,646 @@
+-- step 1: the outbox --
+-- The outbox, version 1.
+--
+-- A message is in exactly one of three tables: ready (may go), parked (must wait, or
+-- needs a person) and done (went, or was discarded). The schema, a user, exists before
+-- this file runs. Whoever runs it needs CREATE TABLE and CREATE SEQUENCE (for the
+-- identity columns) and space. A relay needs SELECT, INSERT, UPDATE and DELETE on all
+-- tables; a producer needs INSERT on ready and parked, a consumer SELECT and INSERT on
+-- inbox. An identity column needs no privilege on its sequence.
+--
+-- Text is kept as RAW, the bytes of its UTF-8: no character set, no NLS_COMP and no
+-- NLS_SORT changes or compares it, and no number of characters is in question.
+-- UTL_RAW.CAST_TO_VARCHAR2(topic) shows it. Times are UTC, whatever the session's time
+-- zone. An empty value is NULL here, so an empty payload and an empty key have marks of
+-- their own, below.
+--
+-- Each statement ends with a semicolon at the end of a line and has no empty line in
+-- it, as SQL*Plus wants. DDL commits by itself: the version in meta stays 0 until all
+-- is there. A second run reports ORA-00955 for what is there and does the rest.
+
+-- meta: one row.
+CREATE TABLE "Odd x"."ORDER_META" (
+    one      NUMBER(1)    DEFAULT 1 NOT NULL CONSTRAINT "ORDER_META_PK" PRIMARY KEY,
+    -- The version of this schema; 0 while it is being made.
+    version  NUMBER(10)   NOT NULL,
+    -- The number of lanes, the same in the checks below.
+    lanes    NUMBER(10)   NOT NULL,
+    -- When done was last purged.
+    purge_at TIMESTAMP(6) DEFAULT TIMESTAMP '1970-01-01 00:00:00' NOT NULL,
+    CONSTRAINT "ORDER_META_ONE" CHECK (one = 1)
+);
+
+INSERT INTO "Odd x"."ORDER_META" (version, lanes)
+SELECT 0, 3 FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM "Odd x"."ORDER_META");
+
+COMMIT;
+
+-- ready: messages to publish, nothing else. Producers insert, a relay's settle
+-- deletes, nobody updates.
+CREATE TABLE "Odd x"."ORDER" (
+    lane          NUMBER(10)    NOT NULL,
+    -- The order within a lane. Assigned here and nowhere else. ORDER, because the
+    -- instances of a cluster would take ranges of their own otherwise.
+    seq           NUMBER(19)    GENERATED ALWAYS AS IDENTITY CACHE 1000 ORDER,
+    id            RAW(16)       NOT NULL,
+    topic         RAW(255)      NOT NULL,
+    -- NULL where there is no key, and where the key is empty: then key_hash is not NULL.
+    key           RAW(512),
+    -- The first 8 bytes of SHA-256 of the key, big-endian, signed. A message without
+    -- one has no key.
+    key_hash      NUMBER(19),
+    type          RAW(255)      NOT NULL,
+    -- application/json
+    content_type  RAW(255)      DEFAULT HEXTORAW('6170706C69636174696F6E2F6A736F6E'),
+    created_at    TIMESTAMP(6)  DEFAULT SYS_EXTRACT_UTC(SYSTIMESTAMP) NOT NULL,
+    -- The producer's version of what the key names; optional.
+    revision      NUMBER(19),
+    -- How often an operator replayed the message.
+    replay        NUMBER(10)    DEFAULT 0 NOT NULL,
+    -- When the message became ready: its insert, its surfacing, its replay.
+    ready_at      TIMESTAMP(6)  DEFAULT SYS_EXTRACT_UTC(SYSTIMESTAMP) NOT NULL,
+    -- 1 where the payload is empty; 0 where it has bytes or there is none.
+    payload_empty NUMBER(1)     DEFAULT 0 NOT NULL,
+    -- A JSON object of strings, kept as it was written; NULL stands for {}.
+    headers       BLOB,
+    payload       BLOB,
+    -- The only order messages are read in. A heap with an index, not an
+    -- index-organized table: rows with a payload would leave the index anyway.
+    CONSTRAINT "ORDER_PK" PRIMARY KEY (lane, seq) USING INDEX INITRANS 8,
+    -- The same message twice is an error in the producer's transaction.
+    CONSTRAINT "ORDER_ID" UNIQUE (id) USING INDEX INITRANS 8,
+    CONSTRAINT "ORDER_EMPTY" CHECK (payload_empty IN (0, 1)),
+    -- The hash of the empty key is -2039914840885289964.
+    CONSTRAINT "ORDER_KEY_HAS_HASH" CHECK (
+        (key IS NULL AND (key_hash IS NULL OR key_hash = -2039914840885289964)) OR (key IS NOT NULL AND key_hash IS NOT NULL)),
+    -- Refuses a producer that counts the lanes differently.
+    CONSTRAINT "ORDER_LANE_FITS" CHECK (lane BETWEEN 0 AND 3 - 1 AND (key_hash IS NULL OR
+        lane = MOD(MOD(key_hash, 3) + 3 + CASE WHEN key_hash < 0 THEN 1 ELSE 0 END, 3)))
+) INITRANS 8;
+
+-- parked: messages that wait for a time (scheduled, retry), for the row before them
+-- (held) or for a person (dead). Rows change and grow here, so blocks keep room.
+CREATE TABLE "Odd x"."ORDER_PARKED" (
+    -- Names a parked row.
+    pos           NUMBER(19)    GENERATED ALWAYS AS IDENTITY CACHE 1000 ORDER,
+    lane          NUMBER(10)    NOT NULL,
+    -- The place in the order; a message that was never ready has none.
+    seq           NUMBER(19),
+    id            RAW(16)       NOT NULL,
+    topic         RAW(255)      NOT NULL,
+    key           RAW(512),
+    key_hash      NUMBER(19),
+    type          RAW(255)      NOT NULL,
+    content_type  RAW(255)      DEFAULT HEXTORAW('6170706C69636174696F6E2F6A736F6E'),
+    created_at    TIMESTAMP(6)  DEFAULT SYS_EXTRACT_UTC(SYSTIMESTAMP) NOT NULL,
+    revision      NUMBER(19),
+    replay        NUMBER(10)    DEFAULT 0 NOT NULL,
+    -- 1 scheduled, 2 retry, 3 held, 4 dead. A number, because comparing text is up
+    -- to NLS_COMP, which would also keep statements from the indexes.
+    state         NUMBER(1)     DEFAULT 1 NOT NULL,
+    -- 1: this row holds back the newer messages of its key.
+    blocking      NUMBER(1)     DEFAULT 0 NOT NULL,
+    -- Publish attempts that failed.
+    attempts      NUMBER(10)    DEFAULT 0 NOT NULL,
+    -- When a scheduled or retry message is due.
+    available_at  TIMESTAMP(6),
+    -- The last error.
+    reason        RAW(2000),
+    parked_at     TIMESTAMP(6)  DEFAULT SYS_EXTRACT_UTC(SYSTIMESTAMP) NOT NULL,
+    payload_empty NUMBER(1)     DEFAULT 0 NOT NULL,
+    headers       BLOB,
+    payload       BLOB,
+    CONSTRAINT "ORDER_PARKED_PK" PRIMARY KEY (pos) USING INDEX INITRANS 8,
+    CONSTRAINT "ORDER_PARKED_EMPTY" CHECK (payload_empty IN (0, 1)),
+    CONSTRAINT "ORDER_PARKED_STATE" CHECK (state IN (1, 2, 3, 4)),
+    CONSTRAINT "ORDER_PARKED_DUE" CHECK (
+        (state IN (1, 2) AND available_at IS NOT NULL) OR (state IN (3, 4) AND available_at IS NULL)),
+    CONSTRAINT "ORDER_PARKED_ORDER" CHECK (state IN (1, 4) OR seq IS NOT NULL),
+    CONSTRAINT "ORDER_PARKED_HEAD" CHECK (blocking = 0 OR
+        (blocking = 1 AND key_hash IS NOT NULL AND seq IS NOT NULL AND state IN (2, 4))),
+    CONSTRAINT "ORDER_PARKED_HELD" CHECK (state <> 3 OR key_hash IS NOT NULL),
+    CONSTRAINT "ORDER_PARKED_KEY_HAS_HASH" CHECK (
+        (key IS NULL AND (key_hash IS NULL OR key_hash = -2039914840885289964)) OR (key IS NOT NULL AND key_hash IS NOT NULL)),
+    CONSTRAINT "ORDER_PARKED_LANE_FITS" CHECK (lane BETWEEN 0 AND 3 - 1 AND (key_hash IS NULL OR
+        lane = MOD(MOD(key_hash, 3) + 3 + CASE WHEN key_hash < 0 THEN 1 ELSE 0 END, 3)))
+) INITRANS 8 PCTFREE 20;
+
+-- What is due in a lane, by state; held and dead rows stand in it without a time, so
+-- that they can be counted by state.
+CREATE INDEX "Odd x"."ORDER_PARKED_DUE_AT" ON "Odd x"."ORDER_PARKED" (state, lane, available_at, pos) INITRANS 8;
+
+-- The blocked keys.
+CREATE INDEX "Odd x"."ORDER_PARKED_BLOCKED" ON "Odd x"."ORDER_PARKED" (blocking, lane, key_hash, seq) INITRANS 8;
+
+-- The rows of a key; by state, so that the first held one is found at once.
+CREATE INDEX "Odd x"."ORDER_PARKED_KEY" ON "Odd x"."ORDER_PARKED" (lane, key_hash, state, seq) INITRANS 8;
+
+-- For operators. Not unique: a parked message may share its id with another.
+CREATE INDEX "Odd x"."ORDER_PARKED_ID" ON "Odd x"."ORDER_PARKED" (id) INITRANS 8;
+
+-- The same delayed message twice is an error in the producer's transaction. Rows for
+-- which the expression is NULL are not in the index.
+CREATE UNIQUE INDEX "Odd x"."ORDER_PARKED_SCHEDULED_ID" ON "Odd x"."ORDER_PARKED" (CASE WHEN state = 1 THEN id END) INITRANS 8;
+
+-- done: what was published or discarded, for the retention window. Rows are added in
+-- order of time and removed from the old end.
+CREATE TABLE "Odd x"."ORDER_DONE" (
+    done_at       TIMESTAMP(6)  DEFAULT SYS_EXTRACT_UTC(SYSTIMESTAMP) NOT NULL,
+    pos           NUMBER(19)    GENERATED ALWAYS AS IDENTITY CACHE 1000 ORDER,
+    lane          NUMBER(10)    NOT NULL,
+    seq           NUMBER(19),
+    id            RAW(16)       NOT NULL,
+    topic         RAW(255)      NOT NULL,
+    key           RAW(512),
+    key_hash      NUMBER(19),
+    type          RAW(255)      NOT NULL,
+    content_type  RAW(255),
+    created_at    TIMESTAMP(6)  NOT NULL,
+    revision      NUMBER(19),
+    replay        NUMBER(10)    NOT NULL,
+    -- Publish attempts, the successful one included.
+    attempts      NUMBER(10)    NOT NULL,
+    outcome       VARCHAR2(9)   NOT NULL,
+    reason        RAW(2000),
+    payload_empty NUMBER(1)     DEFAULT 0 NOT NULL,
+    headers       BLOB,
+    payload       BLOB,
+    -- Begins with the time, so that the table can be partitioned by it.
+    CONSTRAINT "ORDER_DONE_PK" PRIMARY KEY (done_at, pos) USING INDEX INITRANS 8,
+    CONSTRAINT "ORDER_DONE_OUTCOME" CHECK (outcome IN ('published', 'discarded'))
+) INITRANS 8;
+
+-- Names a row.
+CREATE INDEX "Odd x"."ORDER_DONE_POS" ON "Odd x"."ORDER_DONE" (pos) INITRANS 8;
+
+-- For replay by id. Not unique: a replayed message is done twice.
+CREATE INDEX "Odd x"."ORDER_DONE_ID" ON "Odd x"."ORDER_DONE" (id) INITRANS 8;
+
+-- lane: who may change a lane, until when. The epoch is the fence: whoever writes for
+-- a lane locks its row and finds the epoch unchanged, or writes nothing. Few rows, all
+-- of them busy: hardly more than one in a block.
+CREATE TABLE "Odd x"."ORDER_LANE" (
+    lane        NUMBER(10)    NOT NULL CONSTRAINT "ORDER_LANE_PK" PRIMARY KEY,
+    epoch       NUMBER(19)    DEFAULT 0 NOT NULL,
+    -- NULL without an owner.
+    owner       RAW(255),
+    lease_until TIMESTAMP(6)  DEFAULT TIMESTAMP '1970-01-01 00:00:00' NOT NULL,
+    served_at   TIMESTAMP(6)  DEFAULT TIMESTAMP '1970-01-01 00:00:00' NOT NULL
+) INITRANS 8 PCTFREE 90;
+
+INSERT INTO "Odd x"."ORDER_LANE" (lane)
+SELECT n.lane FROM (SELECT LEVEL - 1 AS lane FROM DUAL CONNECT BY LEVEL <= 3) n
+WHERE NOT EXISTS (SELECT 1 FROM "Odd x"."ORDER_LANE" l WHERE l.lane = n.lane);
+
+COMMIT;
+
+-- inbox: the messages a consumer has processed.
+CREATE TABLE "Odd x"."ORDER_INBOX" (
+    consumer    RAW(255)      NOT NULL,
+    message_id  RAW(255)      NOT NULL,
+    recorded_at TIMESTAMP(6)  DEFAULT SYS_EXTRACT_UTC(SYSTIMESTAMP) NOT NULL,
+    CONSTRAINT "ORDER_INBOX_PK" PRIMARY KEY (consumer, message_id) USING INDEX INITRANS 8
+) INITRANS 8;
+
+-- For the purge.
+CREATE INDEX "Odd x"."ORDER_INBOX_RECORDED_AT" ON "Odd x"."ORDER_INBOX" (recorded_at) INITRANS 8;
+
+UPDATE "Odd x"."ORDER_META" SET version = 1 WHERE one = 1 AND version = 0;
+
+COMMIT;
+
+-- readCommitted --
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED
+
+-- poll --
+SELECT c.lane FROM (
+  SELECT l.lane FROM "Odd x"."ORDER_LANE" l
+  WHERE (l.lease_until <= SYS_EXTRACT_UTC(SYSTIMESTAMP) OR l.owner = :1)
+    AND ((SELECT /*+ NO_UNNEST INDEX(r (lane seq)) */ MAX(r.seq) FROM "Odd x"."ORDER" r
+         WHERE r.lane = l.lane) IS NOT NULL
+    OR (SELECT /*+ NO_UNNEST INDEX(p (state lane available_at)) */ MIN(p.available_at) FROM "Odd x"."ORDER_PARKED" p
+         WHERE p.state = 2 AND p.lane = l.lane) <= SYS_EXTRACT_UTC(SYSTIMESTAMP)
+    OR (SELECT /*+ NO_UNNEST INDEX(p (state lane available_at)) */ MIN(p.available_at) FROM "Odd x"."ORDER_PARKED" p
+         WHERE p.state = 1 AND p.lane = l.lane) <= SYS_EXTRACT_UTC(SYSTIMESTAMP))
+  ORDER BY CASE WHEN l.served_at <= SYS_EXTRACT_UTC(SYSTIMESTAMP) THEN l.served_at ELSE TIMESTAMP '1970-01-01 00:00:00' END, l.lane
+) c
+WHERE ROWNUM <= :2
+
+-- pending --
+SELECT NVL(MAX(c.work), 0), NVL(MAX(c.held), 0) FROM (
+  SELECT
+    CASE WHEN ((SELECT /*+ NO_UNNEST INDEX(r (lane seq)) */ MAX(r.seq) FROM "Odd x"."ORDER" r
+         WHERE r.lane = l.lane) IS NOT NULL
+    OR (SELECT /*+ NO_UNNEST INDEX(p (state lane available_at)) */ MIN(p.available_at) FROM "Odd x"."ORDER_PARKED" p
+         WHERE p.state = 2 AND p.lane = l.lane) <= SYS_EXTRACT_UTC(SYSTIMESTAMP)
+    OR (SELECT /*+ NO_UNNEST INDEX(p (state lane available_at)) */ MIN(p.available_at) FROM "Odd x"."ORDER_PARKED" p
+         WHERE p.state = 1 AND p.lane = l.lane) <= SYS_EXTRACT_UTC(SYSTIMESTAMP)) THEN 1 ELSE 0 END AS work,
+    CASE WHEN l.lease_until > SYS_EXTRACT_UTC(SYSTIMESTAMP) AND (l.owner IS NULL OR l.owner <> :1) THEN 1 ELSE 0 END AS held
+  FROM "Odd x"."ORDER_LANE" l
+) c
+
+-- claim --
+SELECT l.epoch FROM "Odd x"."ORDER_LANE" l
+WHERE l.lane = :1 AND (l.lease_until <= SYS_EXTRACT_UTC(SYSTIMESTAMP) OR l.owner = :2)
+FOR UPDATE SKIP LOCKED
+
+-- own --
+UPDATE "Odd x"."ORDER_LANE"
+SET owner = :1, epoch = epoch + 1, served_at = SYS_EXTRACT_UTC(SYSTIMESTAMP), lease_until = SYS_EXTRACT_UTC(SYSTIMESTAMP) + NUMTODSINTERVAL(:2 / 1000000, 'SECOND')
+WHERE lane = :3
+
+-- fence --
+SELECT l.epoch FROM "Odd x"."ORDER_LANE" l
+WHERE l.lane = :1 AND l.owner = :2 AND l.epoch = :3
+FOR UPDATE WAIT 10
+
+-- extend --
+UPDATE "Odd x"."ORDER_LANE" SET lease_until = SYS_EXTRACT_UTC(SYSTIMESTAMP) + NUMTODSINTERVAL(:1 / 1000000, 'SECOND') WHERE lane = :2
+
+-- release --
+UPDATE "Odd x"."ORDER_LANE" SET owner = NULL, lease_until = SYS_EXTRACT_UTC(SYSTIMESTAMP) WHERE lane = :1
+
+-- insert --
+INSERT INTO "Odd x"."ORDER" (lane, id, topic, key, key_hash, type, content_type, revision, replay, payload_empty, headers, payload)
+VALUES (:1, :2, :3, :4, :5, :6, :7, :8, :9, :10, :11, :12)
+
+-- schedule --
+INSERT INTO "Odd x"."ORDER_PARKED" (lane, id, topic, key, key_hash, type, content_type, revision, replay, payload_empty, available_at, headers, payload)
+VALUES (:1, :2, :3, :4, :5, :6, :7, :8, :9, :10, SYS_EXTRACT_UTC(SYSTIMESTAMP) + NUMTODSINTERVAL(:11 / 1000000, 'SECOND'), :12, :13)
+
+-- dueScheduled --
+SELECT c.pos, c.id, c.taken FROM (
+  SELECT /*+ INDEX(p (state lane available_at)) */ p.pos, p.id,
+    CASE WHEN EXISTS (SELECT /*+ NO_UNNEST INDEX(r (id)) */ 1 FROM "Odd x"."ORDER" r WHERE r.id = p.id) THEN 1 ELSE 0 END AS taken
+  FROM "Odd x"."ORDER_PARKED" p
+  WHERE p.state = 1 AND p.lane = :1 AND p.available_at <= SYS_EXTRACT_UTC(SYSTIMESTAMP)
+  ORDER BY p.available_at, p.pos
+) c
+WHERE ROWNUM <= :2
+
+-- surface --
+INSERT INTO "Odd x"."ORDER" (lane, id, topic, key, key_hash, type, content_type, created_at, revision, replay, payload_empty, headers, payload)
+SELECT p.lane, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.created_at, p.revision, p.replay, p.payload_empty, p.headers, p.payload
+FROM "Odd x"."ORDER_PARKED" p
+WHERE p.pos = :1
+
+-- surfacedTwice --
+UPDATE "Odd x"."ORDER_PARKED" SET state = 4, available_at = NULL, reason = :1 WHERE pos = :2
+
+-- deleteParked --
+DELETE FROM "Odd x"."ORDER_PARKED" WHERE lane = :1 AND pos = :2 AND id = :3
+
+-- chooseReady --
+SELECT c.seq, c.weight FROM (
+  SELECT /*+ INDEX(r (lane seq)) */ r.seq,
+    NVL(DBMS_LOB.GETLENGTH(r.headers), 2) + NVL(DBMS_LOB.GETLENGTH(r.payload), 0) AS weight
+  FROM "Odd x"."ORDER" r
+  WHERE r.lane = :1 AND r.seq > :2
+  ORDER BY r.seq
+) c
+WHERE ROWNUM <= :3
+
+-- ready --
+SELECT /*+ INDEX(r (lane seq)) */ r.seq, 0, 0, r.lane, r.id, r.topic, r.key, r.key_hash, r.type, r.content_type,
+    (EXTRACT(DAY FROM (r.created_at - TIMESTAMP '1970-01-01 00:00:00')) * 86400000000 + EXTRACT(HOUR FROM (r.created_at - TIMESTAMP '1970-01-01 00:00:00')) * 3600000000 + EXTRACT(MINUTE FROM (r.created_at - TIMESTAMP '1970-01-01 00:00:00')) * 60000000 + TRUNC(EXTRACT(SECOND FROM (r.created_at - TIMESTAMP '1970-01-01 00:00:00')) * 1000000)),
+    NVL(r.revision, 0), r.replay,
+    (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - r.ready_at)) * 86400000000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - r.ready_at)) * 3600000000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - r.ready_at)) * 60000000 + TRUNC(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - r.ready_at)) * 1000000)),
+    r.headers,
+    CASE WHEN EXISTS (SELECT /*+ NO_UNNEST INDEX(p (blocking lane key_hash)) */ 1 FROM "Odd x"."ORDER_PARKED" p
+      WHERE p.blocking = 1 AND p.lane = r.lane AND p.key_hash = r.key_hash) THEN 1 ELSE 0 END,
+    CASE WHEN r.payload_empty = 1 OR DBMS_LOB.GETLENGTH(r.payload) = 0 THEN 1 ELSE 0 END, r.payload
+FROM "Odd x"."ORDER" r
+WHERE r.lane = :1 AND r.seq > :2 AND r.seq <= :3
+ORDER BY r.seq
+
+-- dueHeads --
+SELECT c.pos, c.seq, c.key_hash, c.weight, c.followed FROM (
+  SELECT /*+ INDEX(p (state lane available_at)) */ p.pos, p.seq, p.key_hash, NVL(DBMS_LOB.GETLENGTH(p.headers), 2) + NVL(DBMS_LOB.GETLENGTH(p.payload), 0) AS weight,
+    CASE WHEN EXISTS (SELECT /*+ NO_UNNEST INDEX(h (lane key_hash state)) */ 1 FROM "Odd x"."ORDER_PARKED" h
+      WHERE h.lane = p.lane AND h.key_hash = p.key_hash AND h.state = 3) THEN 1 ELSE 0 END AS followed
+  FROM "Odd x"."ORDER_PARKED" p
+  WHERE p.state = 2 AND p.lane = :1 AND p.available_at <= SYS_EXTRACT_UTC(SYSTIMESTAMP)
+  ORDER BY p.available_at, p.pos
+) c
+WHERE ROWNUM <= :2
+
+-- dueHeld --
+SELECT c.pos, c.seq, c.key_hash, c.weight, 0 FROM (
+  SELECT /*+ INDEX(p (lane key_hash state seq)) */ p.pos, p.seq, p.key_hash, NVL(DBMS_LOB.GETLENGTH(p.headers), 2) + NVL(DBMS_LOB.GETLENGTH(p.payload), 0) AS weight
+  FROM "Odd x"."ORDER_PARKED" p
+  WHERE p.lane = :1 AND p.key_hash = :2 AND p.state = 3
+    AND p.seq < NVL((SELECT /*+ INDEX(b (blocking lane key_hash seq)) */ MIN(b.seq) FROM "Odd x"."ORDER_PARKED" b
+      WHERE b.blocking = 1 AND b.lane = :3 AND b.key_hash = :4 AND b.seq > :5), 9223372036854775807)
+  ORDER BY p.seq
+) c
+WHERE ROWNUM <= :6
+
+-- settle --
+UPDATE "Odd x"."ORDER_LANE" SET lease_until = SYS_EXTRACT_UTC(SYSTIMESTAMP) + NUMTODSINTERVAL(:1 / 1000000, 'SECOND'), served_at = SYS_EXTRACT_UTC(SYSTIMESTAMP) WHERE lane = :2
+
+-- archiveReady --
+INSERT INTO "Odd x"."ORDER_DONE" (seq, attempts, outcome, lane, id, topic, key, key_hash, type, content_type, created_at, revision, replay, payload_empty, headers, payload)
+SELECT r.seq, 1, 'published', r.lane, r.id, r.topic, r.key, r.key_hash, r.type, r.content_type, r.created_at, r.revision, r.replay, r.payload_empty, r.headers, r.payload
+FROM "Odd x"."ORDER" r
+WHERE r.lane = :1 AND r.seq = :2 AND r.id = :3
+
+-- archiveParked --
+INSERT INTO "Odd x"."ORDER_DONE" (seq, attempts, outcome, reason, lane, id, topic, key, key_hash, type, content_type, created_at, revision, replay, payload_empty, headers, payload)
+SELECT p.seq, p.attempts + 1, 'published', p.reason, p.lane, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.created_at, p.revision, p.replay, p.payload_empty, p.headers, p.payload
+FROM "Odd x"."ORDER_PARKED" p
+WHERE p.lane = :1 AND p.pos = :2 AND p.id = :3
+
+-- fail --
+INSERT INTO "Odd x"."ORDER_PARKED" (attempts, reason, state, available_at, blocking, seq, lane, id, topic, key, key_hash, type, content_type, created_at, revision, replay, payload_empty, headers, payload)
+SELECT :1, :2, :3, SYS_EXTRACT_UTC(SYSTIMESTAMP) + NUMTODSINTERVAL(:4 / 1000000, 'SECOND'), CASE WHEN r.key_hash IS NULL THEN 0 ELSE :5 END, r.seq, r.lane, r.id, r.topic, r.key, r.key_hash, r.type, r.content_type, r.created_at, r.revision, r.replay, r.payload_empty, r.headers, r.payload
+FROM "Odd x"."ORDER" r
+WHERE r.lane = :6 AND r.seq = :7 AND r.id = :8
+
+-- failParked --
+UPDATE "Odd x"."ORDER_PARKED"
+SET attempts = :1, reason = :2, state = :3, available_at = SYS_EXTRACT_UTC(SYSTIMESTAMP) + NUMTODSINTERVAL(:4 / 1000000, 'SECOND'), blocking = CASE WHEN key_hash IS NULL THEN 0 ELSE :5 END
+WHERE lane = :6 AND pos = :7 AND id = :8
+
+-- hold --
+INSERT INTO "Odd x"."ORDER_PARKED" (state, seq, lane, id, topic, key, key_hash, type, content_type, created_at, revision, replay, payload_empty, headers, payload)
+SELECT 3, r.seq, r.lane, r.id, r.topic, r.key, r.key_hash, r.type, r.content_type, r.created_at, r.revision, r.replay, r.payload_empty, r.headers, r.payload
+FROM "Odd x"."ORDER" r
+WHERE r.lane = :1 AND r.seq = :2 AND r.id = :3
+
+-- deleteReady --
+DELETE FROM "Odd x"."ORDER" WHERE lane = :1 AND seq = :2 AND id = :3
+
+-- demote --
+UPDATE /*+ INDEX(b (blocking lane key_hash)) */ "Odd x"."ORDER_PARKED" b
+SET b.state = 3, b.blocking = 0, b.available_at = NULL
+WHERE b.blocking = 1 AND b.lane = :1 AND b.key_hash = :2 AND b.state = 2
+  AND (EXISTS (SELECT /*+ NO_UNNEST INDEX(o (blocking lane key_hash seq)) */ 1 FROM "Odd x"."ORDER_PARKED" o
+         WHERE o.blocking = 1 AND o.lane = b.lane AND o.key_hash = b.key_hash AND o.seq < b.seq)
+    OR EXISTS (SELECT /*+ NO_UNNEST INDEX(h (lane key_hash state seq)) */ 1 FROM "Odd x"."ORDER_PARKED" h
+         WHERE h.state = 3 AND h.lane = b.lane AND h.key_hash = b.key_hash AND h.seq < b.seq))
+
+-- promote --
+UPDATE "Odd x"."ORDER_PARKED" h
+SET h.state = 2, h.blocking = 1, h.available_at = SYS_EXTRACT_UTC(SYSTIMESTAMP)
+WHERE h.pos = (SELECT /*+ INDEX(o (lane key_hash state seq)) */ MIN(o.pos) FROM "Odd x"."ORDER_PARKED" o
+         WHERE o.lane = :1 AND o.key_hash = :2 AND o.state = 3
+           AND o.seq = (SELECT /*+ INDEX(f (lane key_hash state seq)) */ MIN(f.seq) FROM "Odd x"."ORDER_PARKED" f
+             WHERE f.lane = :3 AND f.key_hash = :4 AND f.state = 3))
+  AND NOT EXISTS (SELECT /*+ NO_UNNEST INDEX(b (blocking lane key_hash seq)) */ 1 FROM "Odd x"."ORDER_PARKED" b
+         WHERE b.blocking = 1 AND b.lane = h.lane AND b.key_hash = h.key_hash AND b.seq < h.seq)
+
+-- stats --
+SELECT
+    (SELECT COUNT(*) FROM "Odd x"."ORDER" r WHERE ROWNUM <= :1),
+    (SELECT /*+ INDEX(p (state lane available_at)) */ COUNT(*) FROM "Odd x"."ORDER_PARKED" p WHERE ROWNUM <= :2 AND p.state = 1),
+    (SELECT /*+ INDEX(p (state lane available_at)) */ COUNT(*) FROM "Odd x"."ORDER_PARKED" p WHERE ROWNUM <= :3 AND p.state = 2),
+    (SELECT /*+ INDEX(p (state lane available_at)) */ COUNT(*) FROM "Odd x"."ORDER_PARKED" p WHERE ROWNUM <= :4 AND p.state = 3),
+    (SELECT /*+ INDEX(p (state lane available_at)) */ COUNT(*) FROM "Odd x"."ORDER_PARKED" p WHERE ROWNUM <= :5 AND p.state = 4),
+    (SELECT COUNT(*) FROM (
+        SELECT /*+ INDEX(p (blocking lane key_hash)) */ p.lane, p.key_hash FROM "Odd x"."ORDER_PARKED" p
+        WHERE p.blocking = 1 GROUP BY p.lane, p.key_hash) c
+     WHERE ROWNUM <= :6),
+    (SELECT MAX((EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - r.ready_at)) * 86400000000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - r.ready_at)) * 3600000000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - r.ready_at)) * 60000000 + TRUNC(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - r.ready_at)) * 1000000))) FROM "Odd x"."ORDER_LANE" l, "Odd x"."ORDER" r
+     WHERE r.lane = l.lane AND r.seq = (SELECT /*+ NO_UNNEST INDEX(f (lane seq)) */ MIN(f.seq) FROM "Odd x"."ORDER" f WHERE f.lane = l.lane)),
+    (SELECT MAX((EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - c.due)) * 86400000000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - c.due)) * 3600000000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - c.due)) * 60000000 + TRUNC(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - c.due)) * 1000000))) FROM (
+        SELECT (SELECT /*+ NO_UNNEST INDEX(p (state lane available_at)) */ MIN(p.available_at) FROM "Odd x"."ORDER_PARKED" p
+                WHERE p.state = 2 AND p.lane = l.lane) AS due
+        FROM "Odd x"."ORDER_LANE" l) c),
+    (SELECT COUNT(*) FROM "Odd x"."ORDER_LANE" l WHERE l.owner IS NOT NULL AND l.lease_until > SYS_EXTRACT_UTC(SYSTIMESTAMP)),
+    (SELECT COUNT(*) FROM "Odd x"."ORDER_LANE" l WHERE l.owner IS NOT NULL AND l.lease_until <= SYS_EXTRACT_UTC(SYSTIMESTAMP)),
+    (SELECT COUNT(*) FROM "Odd x"."ORDER_LANE")
+FROM DUAL
+
+-- lockLane --
+SELECT l.lane FROM "Odd x"."ORDER_LANE" l WHERE l.lane = :1
+FOR UPDATE WAIT 10
+
+-- requeueWaiting --
+UPDATE "Odd x"."ORDER_PARKED" SET available_at = SYS_EXTRACT_UTC(SYSTIMESTAMP) WHERE pos = :1
+
+-- requeueUnplaced --
+UPDATE "Odd x"."ORDER_PARKED" SET state = 1, available_at = SYS_EXTRACT_UTC(SYSTIMESTAMP), attempts = 0 WHERE pos = :1
+
+-- requeueKeyless --
+UPDATE "Odd x"."ORDER_PARKED" SET state = 2, available_at = SYS_EXTRACT_UTC(SYSTIMESTAMP), attempts = 0 WHERE pos = :1
+
+-- requeueKeyed --
+UPDATE "Odd x"."ORDER_PARKED" SET state = 3, blocking = 0, available_at = NULL, attempts = 0 WHERE pos = :1
+
+-- discard --
+INSERT INTO "Odd x"."ORDER_DONE" (seq, attempts, outcome, reason, lane, id, topic, key, key_hash, type, content_type, created_at, revision, replay, payload_empty, headers, payload)
+SELECT p.seq, p.attempts, 'discarded', p.reason, p.lane, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.created_at, p.revision, p.replay, p.payload_empty, p.headers, p.payload
+FROM "Odd x"."ORDER_PARKED" p
+WHERE p.pos = :1
+
+-- clock --
+SELECT (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 86400000000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 3600000000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 60000000 + TRUNC(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - TIMESTAMP '1970-01-01 00:00:00')) * 1000000)) FROM DUAL
+
+-- replay --
+INSERT INTO "Odd x"."ORDER" (lane, id, topic, key, key_hash, type, content_type, created_at, revision, replay, payload_empty, headers, payload)
+SELECT d.lane, d.id, d.topic, d.key, d.key_hash, d.type, d.content_type, d.created_at, d.revision,
+    1 + (SELECT MAX(o.replay) FROM "Odd x"."ORDER_DONE" o WHERE o.id = d.id),
+    d.payload_empty, d.headers, d.payload
+FROM "Odd x"."ORDER_DONE" d
+WHERE d.pos = :1
+
+-- choosePurge --
+SELECT c.settled, c.pos FROM (
+  SELECT (EXTRACT(DAY FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 86400000000 + EXTRACT(HOUR FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 3600000000 + EXTRACT(MINUTE FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 60000000 + TRUNC(EXTRACT(SECOND FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 1000000)) AS settled, d.pos
+  FROM "Odd x"."ORDER_DONE" d
+  WHERE d.done_at >= TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:1 / 1000000, 'SECOND') AND (d.done_at > TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:2 / 1000000, 'SECOND') OR d.pos > :3) AND d.done_at <= SYS_EXTRACT_UTC(SYSTIMESTAMP) - NUMTODSINTERVAL(:4 / 1000000, 'SECOND')
+  ORDER BY d.done_at, d.pos
+) c
+WHERE ROWNUM <= :5
+
+-- purge --
+DELETE FROM "Odd x"."ORDER_DONE" WHERE pos = :1
+
+-- purgeDue --
+SELECT m.one FROM "Odd x"."ORDER_META" m
+WHERE m.one = 1 AND m.purge_at <= SYS_EXTRACT_UTC(SYSTIMESTAMP) - NUMTODSINTERVAL(:1 / 1000000, 'SECOND')
+FOR UPDATE WAIT 10
+
+-- claimPurge --
+UPDATE "Odd x"."ORDER_META" SET purge_at = SYS_EXTRACT_UTC(SYSTIMESTAMP) WHERE one = 1
+
+-- record --
+INSERT INTO "Odd x"."ORDER_INBOX" (consumer, message_id) VALUES (:1, :2)
+
+-- recorded --
+SELECT COUNT(*) FROM "Odd x"."ORDER_INBOX" i WHERE i.consumer = :1 AND i.message_id = :2
+
+-- choosePurgeInbox --
+SELECT c.consumer, c.message_id FROM (
+  SELECT /*+ INDEX(i (recorded_at)) */ i.consumer, i.message_id FROM "Odd x"."ORDER_INBOX" i
+  WHERE i.recorded_at <= SYS_EXTRACT_UTC(SYSTIMESTAMP) - NUMTODSINTERVAL(:1 / 1000000, 'SECOND')
+  ORDER BY i.recorded_at
+) c
+WHERE ROWNUM <= :2
+
+-- purgeInbox --
+DELETE FROM "Odd x"."ORDER_INBOX" WHERE consumer = :1 AND message_id = :2
+
+-- session --
+SELECT v.product, v.version, SYS_CONTEXT('USERENV', 'DATABASE_ROLE'), SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA')
+FROM product_component_version v
+WHERE v.product LIKE 'Oracle%'
+
+-- tables --
+SELECT t.table_name FROM all_tables t
+WHERE t.owner = :1 AND t.table_name IN (:2, :3, :4, :5, :6, :7)
+
+-- indexes --
+SELECT i.index_name, i.status FROM all_indexes i
+WHERE i.table_owner = :1 AND i.table_name IN (:2, :3, :4, :5, :6, :7)
+
+-- meta --
+SELECT m.version, m.lanes FROM "Odd x"."ORDER_META" m
+
+-- lanes --
+SELECT NVL(SUM(CASE WHEN l.lane BETWEEN 0 AND :1 - 1 THEN 1 ELSE 0 END), 0), NVL(SUM(CASE WHEN l.lane BETWEEN 0 AND :2 - 1 THEN 0 ELSE 1 END), 0)
+FROM "Odd x"."ORDER_LANE" l
+
+-- parked --
+SELECT NVL(p.seq, 0), p.pos, p.attempts, p.lane, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type,
+    (EXTRACT(DAY FROM (p.created_at - TIMESTAMP '1970-01-01 00:00:00')) * 86400000000 + EXTRACT(HOUR FROM (p.created_at - TIMESTAMP '1970-01-01 00:00:00')) * 3600000000 + EXTRACT(MINUTE FROM (p.created_at - TIMESTAMP '1970-01-01 00:00:00')) * 60000000 + TRUNC(EXTRACT(SECOND FROM (p.created_at - TIMESTAMP '1970-01-01 00:00:00')) * 1000000)),
+    NVL(p.revision, 0), p.replay,
+    (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - p.created_at)) * 86400000000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - p.created_at)) * 3600000000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - p.created_at)) * 60000000 + TRUNC(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - p.created_at)) * 1000000)),
+    p.headers,
+    p.state, p.blocking, p.reason,
+    (EXTRACT(DAY FROM (p.available_at - SYS_EXTRACT_UTC(SYSTIMESTAMP))) * 86400000000 + EXTRACT(HOUR FROM (p.available_at - SYS_EXTRACT_UTC(SYSTIMESTAMP))) * 3600000000 + EXTRACT(MINUTE FROM (p.available_at - SYS_EXTRACT_UTC(SYSTIMESTAMP))) * 60000000 + TRUNC(EXTRACT(SECOND FROM (p.available_at - SYS_EXTRACT_UTC(SYSTIMESTAMP))) * 1000000)),
+    (EXTRACT(DAY FROM (p.parked_at - TIMESTAMP '1970-01-01 00:00:00')) * 86400000000 + EXTRACT(HOUR FROM (p.parked_at - TIMESTAMP '1970-01-01 00:00:00')) * 3600000000 + EXTRACT(MINUTE FROM (p.parked_at - TIMESTAMP '1970-01-01 00:00:00')) * 60000000 + TRUNC(EXTRACT(SECOND FROM (p.parked_at - TIMESTAMP '1970-01-01 00:00:00')) * 1000000)),
+    CASE WHEN p.payload_empty = 1 OR DBMS_LOB.GETLENGTH(p.payload) = 0 THEN 1 ELSE 0 END, p.payload
+FROM (
+  SELECT c.pos FROM (
+    SELECT p.pos FROM "Odd x"."ORDER_PARKED" p
+    WHERE p.pos > :1
+    AND (p.id IN (:2))
+    AND p.lane = :3
+    AND p.key_hash = :4
+    AND p.key = :5
+    AND p.topic = :6
+    AND p.type = :7
+    AND p.state IN (:8)
+    ORDER BY p.pos
+  ) c
+  WHERE ROWNUM <= :9
+) n, "Odd x"."ORDER_PARKED" p
+WHERE p.pos = n.pos
+ORDER BY p.pos
+
+-- requeueLanes --
+SELECT l.lane FROM "Odd x"."ORDER_LANE" l
+WHERE EXISTS (SELECT 1 FROM "Odd x"."ORDER_PARKED" p
+    WHERE p.lane = l.lane
+    AND (p.state = 4 OR (p.state IN (1, 2) AND p.available_at > SYS_EXTRACT_UTC(SYSTIMESTAMP)))
+    AND (p.seq IS NOT NULL OR p.state = 1 OR NOT EXISTS (
+      SELECT /*+ NO_UNNEST INDEX(o (id)) */ 1 FROM "Odd x"."ORDER_PARKED" o
+      WHERE o.id = p.id AND o.seq IS NULL AND (o.state = 1 OR o.pos < p.pos)))
+    AND (p.id IN (:1))
+    AND p.lane = :2
+    AND p.key_hash = :3
+    AND p.key = :4
+    AND p.topic = :5
+    AND p.type = :6
+    AND p.state IN (:7))
+ORDER BY l.lane
+
+-- discardLanes --
+SELECT l.lane FROM "Odd x"."ORDER_LANE" l
+WHERE EXISTS (SELECT 1 FROM "Odd x"."ORDER_PARKED" p
+    WHERE p.lane = l.lane
+    AND (p.id IN (:1))
+    AND p.lane = :2
+    AND p.key_hash = :3
+    AND p.key = :4
+    AND p.topic = :5
+    AND p.type = :6
+    AND p.state IN (:7))
+ORDER BY l.lane
+
+-- chooseRequeue --
+SELECT c.pos, c.id, c.key_hash, c.placed, c.dead FROM (
+  SELECT p.pos, p.id, p.key_hash, CASE WHEN p.seq IS NULL THEN 0 ELSE 1 END AS placed, CASE WHEN p.state = 4 THEN 1 ELSE 0 END AS dead
+  FROM "Odd x"."ORDER_PARKED" p
+  WHERE p.lane = :1
+    AND (p.state = 4 OR (p.state IN (1, 2) AND p.available_at > SYS_EXTRACT_UTC(SYSTIMESTAMP)))
+    AND (p.seq IS NOT NULL OR p.state = 1 OR NOT EXISTS (
+      SELECT /*+ NO_UNNEST INDEX(o (id)) */ 1 FROM "Odd x"."ORDER_PARKED" o
+      WHERE o.id = p.id AND o.seq IS NULL AND (o.state = 1 OR o.pos < p.pos)))
+    AND (p.id IN (:2))
+    AND p.lane = :3
+    AND p.key_hash = :4
+    AND p.key = :5
+    AND p.topic = :6
+    AND p.type = :7
+    AND p.state IN (:8)
+  ORDER BY p.seq NULLS LAST, p.pos
+) c
+WHERE ROWNUM <= :9
+
+-- chooseDiscard --
+SELECT c.pos, c.id, c.key_hash, c.placed, c.dead FROM (
+  SELECT p.pos, p.id, p.key_hash, CASE WHEN p.seq IS NULL THEN 0 ELSE 1 END AS placed, CASE WHEN p.state = 4 THEN 1 ELSE 0 END AS dead
+  FROM "Odd x"."ORDER_PARKED" p
+  WHERE p.lane = :1
+    AND (p.id IN (:2))
+    AND p.lane = :3
+    AND p.key_hash = :4
+    AND p.key = :5
+    AND p.topic = :6
+    AND p.type = :7
+    AND p.state IN (:8)
+  ORDER BY p.seq NULLS LAST, p.pos
+) c
+WHERE ROWNUM <= :9
+
+-- chooseReplay --
+SELECT c.settled, c.pos, c.taken FROM (
+  SELECT (EXTRACT(DAY FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 86400000000 + EXTRACT(HOUR FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 3600000000 + EXTRACT(MINUTE FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 60000000 + TRUNC(EXTRACT(SECOND FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 1000000)) AS settled, d.pos,
+    CASE WHEN EXISTS (SELECT /*+ NO_UNNEST INDEX(r (id)) */ 1 FROM "Odd x"."ORDER" r WHERE r.id = d.id) THEN 1 ELSE 0 END AS taken
+  FROM "Odd x"."ORDER_DONE" d
+  WHERE d.done_at >= TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:1 / 1000000, 'SECOND') AND (d.done_at > TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:2 / 1000000, 'SECOND') OR d.pos > :3) AND d.done_at < TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:4 / 1000000, 'SECOND')
+    AND (d.id IN (:5))
+    AND d.lane = :6
+    AND d.key_hash = :7
+    AND d.key = :8
+    AND d.topic = :9
+    AND d.type = :10
+    AND NOT EXISTS (SELECT /*+ NO_UNNEST INDEX(n (id)) */ 1 FROM "Odd x"."ORDER_DONE" n
+      WHERE n.id = d.id AND (n.done_at > d.done_at OR (n.done_at = d.done_at AND n.pos > d.pos)) AND n.done_at < TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:11 / 1000000, 'SECOND'))
+  ORDER BY d.done_at, d.pos
+) c
+WHERE ROWNUM <= :12
+
+-- readParked --
+SELECT NVL(p.seq, 0), p.pos, p.attempts, p.lane, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type,
+    (EXTRACT(DAY FROM (p.created_at - TIMESTAMP '1970-01-01 00:00:00')) * 86400000000 + EXTRACT(HOUR FROM (p.created_at - TIMESTAMP '1970-01-01 00:00:00')) * 3600000000 + EXTRACT(MINUTE FROM (p.created_at - TIMESTAMP '1970-01-01 00:00:00')) * 60000000 + TRUNC(EXTRACT(SECOND FROM (p.created_at - TIMESTAMP '1970-01-01 00:00:00')) * 1000000)),
+    NVL(p.revision, 0), p.replay,
+    (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - p.created_at)) * 86400000000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - p.created_at)) * 3600000000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - p.created_at)) * 60000000 + TRUNC(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - p.created_at)) * 1000000)),
+    p.headers,
+    p.state, p.blocking, p.reason,
+    (EXTRACT(DAY FROM (p.available_at - SYS_EXTRACT_UTC(SYSTIMESTAMP))) * 86400000000 + EXTRACT(HOUR FROM (p.available_at - SYS_EXTRACT_UTC(SYSTIMESTAMP))) * 3600000000 + EXTRACT(MINUTE FROM (p.available_at - SYS_EXTRACT_UTC(SYSTIMESTAMP))) * 60000000 + TRUNC(EXTRACT(SECOND FROM (p.available_at - SYS_EXTRACT_UTC(SYSTIMESTAMP))) * 1000000)),
+    (EXTRACT(DAY FROM (p.parked_at - TIMESTAMP '1970-01-01 00:00:00')) * 86400000000 + EXTRACT(HOUR FROM (p.parked_at - TIMESTAMP '1970-01-01 00:00:00')) * 3600000000 + EXTRACT(MINUTE FROM (p.parked_at - TIMESTAMP '1970-01-01 00:00:00')) * 60000000 + TRUNC(EXTRACT(SECOND FROM (p.parked_at - TIMESTAMP '1970-01-01 00:00:00')) * 1000000)),
+    CASE WHEN p.payload_empty = 1 OR DBMS_LOB.GETLENGTH(p.payload) = 0 THEN 1 ELSE 0 END, p.payload
+FROM "Odd x"."ORDER_PARKED" p
+WHERE p.pos IN (:1, :2, :3, :4, :5, :6, :7, :8, :9, :10)
+
+-- keysOfReady --
+SELECT r.seq, r.id, r.key_hash FROM "Odd x"."ORDER" r
+WHERE r.lane = :1 AND r.seq IN (:2, :3, :4, :5, :6, :7, :8, :9, :10, :11)
+
+-- keysOfParked --
+SELECT p.pos, p.id, p.key_hash FROM "Odd x"."ORDER_PARKED" p
+WHERE p.lane = :1 AND p.pos IN (:2, :3, :4, :5, :6, :7, :8, :9, :10, :11)
+
+-- lockPurge --
+SELECT d.pos FROM "Odd x"."ORDER_DONE" d
+WHERE d.pos IN (:1, :2, :3, :4, :5, :6, :7, :8, :9, :10)
+FOR UPDATE SKIP LOCKED
+
+-- lockPurgeInbox --
+SELECT i.consumer, i.message_id FROM "Odd x"."ORDER_INBOX" i
+WHERE (i.consumer, i.message_id) IN ((:1, :2), (:3, :4), (:5, :6), (:7, :8), (:9, :10), (:11, :12), (:13, :14), (:15, :16), (:17, :18), (:19, :20))
+FOR UPDATE SKIP LOCKED
+
