@@ -19,11 +19,13 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestConformanceOddNames runs the suite where every name must be quoted.
+// TestConformanceOddNames runs the suite where every name must be quoted, as users
+// who have the privileges of schema/grants.sql and no others.
 func TestConformanceOddNames(t *testing.T) {
 	onEachServer(t, func(t *testing.T, server *containers.Server) {
 		odd := target(t, server.DSN, server)
 		odd.Short = true
+		odd.As = as(t, server)
 		odd.Place = func(ctx context.Context, own *conformance.Target, suffix string) (func(context.Context) error, error) {
 			own.Schema, own.Prefix = `Odd "x" `+suffix, "order"
 			return func(ctx context.Context) error { return run(ctx, server.DSN, "DROP DATABASE "+quote(own.Schema)) },

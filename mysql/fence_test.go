@@ -17,10 +17,15 @@ import (
 // blocked waits until n sessions of the server wait for a lock.
 func (f *fixture) blocked(n int64) {
 	f.Helper()
-	f.await(fmt.Sprintf("%d sessions waiting", n), func() bool {
-		return f.count(`SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'`) == n
-	})
+	waiting := `SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'`
+	if !f.isMariaDB() {
+		// There MySQL cannot show a statement with an id's bytes in it.
+		waiting = `SELECT COUNT(DISTINCT requesting_engine_transaction_id) FROM performance_schema.data_lock_waits`
+	}
+	f.await(fmt.Sprintf("%d sessions waiting", n), func() bool { return f.count(waiting) == n })
 }
+
+func (f *fixture) isMariaDB() bool { return f.count(`SELECT VERSION() LIKE '%MariaDB%'`) == 1 }
 
 // await waits until is returns true. What InnoDB tells of its transactions is renewed
 // only when nobody has asked for a tenth of a second.

@@ -12,37 +12,49 @@ import (
 	"github.com/outbox-suite/outbox/dialect"
 )
 
-// readyAboveRows is how many ready rows above a floor are looked at. Where there are
-// more, so many lanes have work that looking for them from the start costs little.
-const readyAboveRows = 1000
+// readyAboveRows is how many ready rows above a floor are looked at.
+const readyAboveRows = 250
+
+// readyPlace is where a ready row stands.
+type readyPlace struct {
+	lane int
+	seq  int64
+}
+
+// readyAbove returns the first ready rows above a floor, and whether these are all.
+func (s *store) readyAbove(ctx context.Context, tx *sql.Tx, floor int64) (list []readyPlace, all bool, err error) {
+	list, err = query(ctx, tx, func(r *readyPlace) []any { return []any{&r.lane, &r.seq} }, s.sql.readyAbove, floor, readyAboveRows)
+	return list, len(list) < readyAboveRows, err
+}
+
+// Poll returns lanes to claim; it locks nothing.
+func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]int, error) {
+	return s.PollAbove(ctx, db, owner, 0, limit)
+}
 
 // PollAbove implements [dialect.Sweeper].
 func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floor int64, limit int) (lanes []int, err error) {
-	if floor <= 0 {
-		return s.Poll(ctx, db, owner, limit)
-	}
-	all := false
 	err = read(ctx, db, func(tx *sql.Tx) error {
-		type ready struct{ lane, rows int }
-		list, err := query(ctx, tx, func(r *ready) []any { return []any{&r.lane, &r.rows} }, s.sql.readyAbove, floor, readyAboveRows)
+		list, all, err := s.readyAbove(ctx, tx, floor)
 		if err != nil {
 			return err
 		}
-		rows, with := 0, make([]string, len(list))
-		for i, r := range list {
-			rows += r.rows
-			with[i] = strconv.Itoa(r.lane)
+		if !all {
+			lanes, err = query(ctx, tx, one[int], s.sql.poll, []byte(owner), limit)
+			return err
 		}
-		if all = rows == readyAboveRows; all {
-			return nil
+		var with []string
+		seen := make(map[int]bool)
+		for _, r := range list {
+			if !seen[r.lane] {
+				seen[r.lane] = true
+				with = append(with, strconv.Itoa(r.lane))
+			}
 		}
 		lanes, err = query(ctx, tx, one[int], s.sql.pollAmong, []byte(owner), strings.Join(with, ","), limit)
 		return err
 	})
-	if err != nil || !all {
-		return lanes, err
-	}
-	return s.Poll(ctx, db, owner, limit)
+	return lanes, err
 }
 
 // Horizon implements [dialect.Sweeper].
@@ -78,7 +90,7 @@ func (s *store) Horizon(ctx context.Context, db dialect.DB, floor int64) (h dial
 		return dialect.Horizon{}, err
 	}
 	err = read(ctx, db, func(tx *sql.Tx) error {
-		_, err := query1(ctx, tx, []any{&there}, s.oldest(floor))
+		_, err := query1(ctx, tx, []any{new(int), &there}, s.sql.readyAbove, floor, 1)
 		return err
 	})
 	if err != nil {

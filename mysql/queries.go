@@ -56,6 +56,16 @@ const dueSQL = `((SELECT p.available_at FROM {parked} AS p FORCE INDEX ({name:pa
 const readySomeSQL = `(SELECT r.seq FROM {ready} AS r FORCE INDEX (PRIMARY)
          WHERE r.lane = l.lane ORDER BY r.lane DESC, r.seq DESC LIMIT 1)`
 
+// Where rows were deleted that InnoDB has not purged, because an old snapshot could
+// still see them, a scan that finds no more rows of a lane goes on over those of the
+// next lanes, to the end of the table: the end of a range is compared with rows only,
+// not with what is left of them. So what is ready is first looked for by the index on
+// seq, over which it is once through for all lanes, and above a floor nearly nothing.
+
+const readyAboveSQL = `
+-- The first ready rows above a floor, one range of the index on seq.
+SELECT r.lane, r.seq FROM {ready} AS r FORCE INDEX ({name:seq}) WHERE r.seq > ? ORDER BY r.seq LIMIT ?`
+
 // pollHead and pollTail are the poll around what is known of ready messages.
 const (
 	pollHead = `
@@ -70,21 +80,14 @@ ORDER BY CASE WHEN l.served_at <= UTC_TIMESTAMP(6) THEN l.served_at ELSE ` + epo
 LIMIT ?`
 )
 
-const pollSQL = `
--- Reads the lane rows, and of each lane one entry of ready's primary key and two
--- of parked_due_at. The newest ready row is looked for first, because rows deleted
--- but not yet purged lie at the other end. Locks nothing.` + pollHead + readySomeSQL + ` IS NOT NULL` + pollTail
-
-const readyAboveSQL = `
--- The lanes of the first ready rows above a floor, and how many rows these are: one
--- range of the index on seq. By lane and floor at once nothing would be found: a
--- subquery that takes the lane from outside reads all that the index has of the lane.
-SELECT t.lane, COUNT(*)
-FROM (SELECT r.lane FROM {ready} AS r FORCE INDEX ({name:seq}) WHERE r.seq > ? ORDER BY r.seq LIMIT ?) AS t
-GROUP BY t.lane`
-
 const pollAmongSQL = `
--- As poll, with a list of the lanes that have ready rows.` + pollHead + `FIND_IN_SET(l.lane, ?) > 0` + pollTail
+-- When the lanes with ready rows are known: reads the lane rows, and of each lane two
+-- entries of parked_due_at. Locks nothing.` + pollHead + `FIND_IN_SET(l.lane, ?) > 0` + pollTail
+
+const pollSQL = `
+-- When there are more ready rows than were looked at: also reads of each lane one
+-- entry of ready's primary key, the newest, because rows deleted but not yet purged
+-- lie at the other end. Locks nothing.` + pollHead + readySomeSQL + ` IS NOT NULL` + pollTail
 
 const newestSQL = `
 -- The number that the next ready row will get stands in it. The information schema
@@ -187,14 +190,22 @@ WHERE p.lane = ?`
 // What a turn reads is chosen first, by size, and then read: the driver must read to
 // its end whatever the server has begun to send.
 
-const chooseReadySQL = `
--- One range of ready's primary key; whether the key is blocked is one entry of
--- parked_blocked a row.
+// readyChoice is what a read needs to know of ready rows to choose among them; whether
+// the key is blocked is one entry of parked_blocked a row.
+const readyChoice = `
 SELECT r.seq,
     (SELECT 1 FROM {parked} AS p FORCE INDEX ({name:parked_blocked})
      WHERE p.blocking = 1 AND p.lane = r.lane AND p.key_hash = r.key_hash LIMIT 1) IS NOT NULL,
     LENGTH(r.headers), COALESCE(LENGTH(r.payload), 0)
-FROM {ready} AS r FORCE INDEX (PRIMARY)
+FROM `
+
+const chooseAmongSQL = `
+-- By ready's primary key, in the order of the list.` + readyChoice + posList + `
+STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.pos
+ORDER BY n.nth`
+
+const chooseReadySQL = `
+-- One range of ready's primary key.` + readyChoice + `{ready} AS r FORCE INDEX (PRIMARY)
 WHERE r.lane = ? AND r.seq > ?
 ORDER BY r.seq
 LIMIT ?`
@@ -579,7 +590,7 @@ type statements struct {
 	claim, own, fence, extend, release                  string
 	insert, schedule                                    string
 	dueScheduled, surface, surfacedTwice, deleteParked  string
-	chooseReady, ready                                  string
+	chooseAmong, chooseReady, ready                     string
 	dueHeads, dueBarrier, dueHeld, readParked           string
 	settle, keysOfReady, keysOfParked                   string
 	archiveReady, archiveParked, fail, failParked, hold string
@@ -606,7 +617,7 @@ func render(t dialect.Tables) statements {
 		fence: x(fenceSQL), extend: x(extendSQL), release: x(releaseSQL),
 		insert: x(insertSQL), schedule: x(scheduleSQL),
 		dueScheduled: x(dueScheduledSQL), surface: x(surfaceSQL), surfacedTwice: x(surfacedTwiceSQL), deleteParked: x(deleteParkedSQL),
-		chooseReady: x(chooseReadySQL), ready: x(readySQL),
+		chooseAmong: x(chooseAmongSQL), chooseReady: x(chooseReadySQL), ready: x(readySQL),
 		dueHeads: x(dueHeadsSQL), dueBarrier: x(dueBarrierSQL), dueHeld: x(dueHeldSQL), readParked: x(readParkedSQL),
 		settle: x(settleSQL), keysOfReady: x(keysOfReadySQL), keysOfParked: x(keysOfParkedSQL),
 		archiveReady: x(archiveReadySQL), archiveParked: x(archiveParkedSQL), fail: x(failSQL), failParked: x(failParkedSQL), hold: x(holdSQL),

@@ -12,15 +12,6 @@ import (
 	"github.com/outbox-suite/outbox/dialect"
 )
 
-// Poll returns lanes to claim; one statement that locks nothing.
-func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) (lanes []int, err error) {
-	err = read(ctx, db, func(tx *sql.Tx) error {
-		lanes, err = query(ctx, tx, one[int], s.sql.poll, []byte(owner), limit)
-		return err
-	})
-	return lanes, err
-}
-
 // Pending tells whether there is work, and whether others are at it.
 func (s *store) Pending(ctx context.Context, db dialect.DB, owner string) (work, held bool, err error) {
 	err = read(ctx, db, func(tx *sql.Tx) error {
@@ -184,8 +175,24 @@ func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64,
 			blocked          bool
 			headers, payload int64
 		}
-		choices, err := query(ctx, tx, func(c *choice) []any { return []any{&c.seq, &c.blocked, &c.headers, &c.payload} },
-			s.sql.chooseReady, lane, after, limit.Rows)
+		first, all, err := s.readyAbove(ctx, tx, after)
+		if err != nil {
+			return err
+		}
+		var seqs []int64
+		for _, r := range first {
+			if r.lane == lane && len(seqs) < limit.Rows {
+				seqs = append(seqs, r.seq)
+			}
+		}
+		text, args := s.sql.chooseReady, []any{lane, after, limit.Rows}
+		switch {
+		case all && len(seqs) == 0:
+			return nil
+		case all || len(seqs) == limit.Rows:
+			text, args = s.sql.chooseAmong, []any{asJSON(seqs), lane}
+		}
+		choices, err := query(ctx, tx, func(c *choice) []any { return []any{&c.seq, &c.blocked, &c.headers, &c.payload} }, text, args...)
 		if err != nil {
 			return err
 		}

@@ -179,9 +179,9 @@ UPDATE `Odd "x"`.`order_meta` SET version = 1 WHERE one = 1 AND version = 0;
 COMMIT;
 
 -- poll --
--- Reads the lane rows, and of each lane one entry of ready's primary key and two
--- of parked_due_at. The newest ready row is looked for first, because rows deleted
--- but not yet purged lie at the other end. Locks nothing.
+-- When there are more ready rows than were looked at: also reads of each lane one
+-- entry of ready's primary key, the newest, because rows deleted but not yet purged
+-- lie at the other end. Locks nothing.
 SELECT l.lane
 FROM `Odd "x"`.`order_lane` AS l
 WHERE (l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)
@@ -196,7 +196,8 @@ ORDER BY CASE WHEN l.served_at <= UTC_TIMESTAMP(6) THEN l.served_at ELSE TIMESTA
 LIMIT ?
 
 -- pollAmong --
--- As poll, with a list of the lanes that have ready rows.
+-- When the lanes with ready rows are known: reads the lane rows, and of each lane two
+-- entries of parked_due_at. Locks nothing.
 SELECT l.lane
 FROM `Odd "x"`.`order_lane` AS l
 WHERE (l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)
@@ -210,12 +211,8 @@ ORDER BY CASE WHEN l.served_at <= UTC_TIMESTAMP(6) THEN l.served_at ELSE TIMESTA
 LIMIT ?
 
 -- readyAbove --
--- The lanes of the first ready rows above a floor, and how many rows these are: one
--- range of the index on seq. By lane and floor at once nothing would be found: a
--- subquery that takes the lane from outside reads all that the index has of the lane.
-SELECT t.lane, COUNT(*)
-FROM (SELECT r.lane FROM `Odd "x"`.`order` AS r FORCE INDEX (`order_seq`) WHERE r.seq > ? ORDER BY r.seq LIMIT ?) AS t
-GROUP BY t.lane
+-- The first ready rows above a floor, one range of the index on seq.
+SELECT r.lane, r.seq FROM `Odd "x"`.`order` AS r FORCE INDEX (`order_seq`) WHERE r.seq > ? ORDER BY r.seq LIMIT ?
 
 -- newest --
 -- The number that the next ready row will get stands in it. The information schema
@@ -300,9 +297,18 @@ DELETE p FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PAT
 STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.place AND p.id = UNHEX(n.id)
 WHERE p.lane = ?
 
+-- chooseAmong --
+-- By ready's primary key, in the order of the list.
+SELECT r.seq,
+    (SELECT 1 FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_blocked`)
+     WHERE p.blocking = 1 AND p.lane = r.lane AND p.key_hash = r.key_hash LIMIT 1) IS NOT NULL,
+    LENGTH(r.headers), COALESCE(LENGTH(r.payload), 0)
+FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n
+STRAIGHT_JOIN `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.pos
+ORDER BY n.nth
+
 -- chooseReady --
--- One range of ready's primary key; whether the key is blocked is one entry of
--- parked_blocked a row.
+-- One range of ready's primary key.
 SELECT r.seq,
     (SELECT 1 FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_blocked`)
      WHERE p.blocking = 1 AND p.lane = r.lane AND p.key_hash = r.key_hash LIMIT 1) IS NOT NULL,
