@@ -84,14 +84,14 @@ func classOf(err *mssql.Error) dialect.Class {
 		3701: // cannot drop or alter what does not exist
 		return dialect.Missing
 	case 601, // a scan could not continue because data moved
-		615,                          // no such database table id: the connection is stale
+		615,                        // no such database table id: the connection is stale
 		701, 802, 8645, 8651, 8657, // memory
 		921, 922, 924, 926, 927, 942, 945, 951, 952, 954, 983, // a database that is not up, or not yet
 		1101, 1105, // no space in a filegroup
 		1203, 1204, 1221, // locks cannot be taken
-		4060,       // cannot open the database
-		4221,       // login to a secondary that waits
-		9002,       // the log is full
+		4060,                // cannot open the database
+		4221,                // login to a secondary that waits
+		9002,                // the log is full
 		10928, 10929, 10936, // Azure: limits
 		17142, 18401, 18451, // paused, upgrading, shutting down: no login
 		40501, 40540, 40544, 40552, 40553, // Azure: busy, quotas

@@ -436,4 +436,3 @@ func (s *store) doneFilter(filter dialect.Filter) conditions {
 	f.all = f.all || filter.DoneWithin > 0 || filter.DoneBefore > 0
 	return f
 }
-

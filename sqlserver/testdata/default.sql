@@ -10,12 +10,11 @@
 -- TRANSACTION and COMMIT. Each statement ends with a semicolon at the end of a line.
 --
 -- Text is kept as the bytes of its UTF-8, which no collation, code page or case rule
--- touches and no trailing space is lost from. To read it:
--- SELECT CAST(topic AS varchar(255)), CAST([key] AS varchar(512)) FROM the table,
--- or, for more than ASCII since version 2019,
--- CAST(CAST(topic AS varchar(255)) COLLATE Latin1_General_100_BIN2_UTF8 AS nvarchar(255)).
--- Two binary values that differ in trailing zero bytes only are equal here; where that
--- could matter, a hash or the length is compared as well. Times are UTC.
+-- touches and no trailing space is lost from. To read it: SELECT CAST(topic AS
+-- varchar(255)), CAST([key] AS varchar(512)), CAST(headers AS varchar(max)), where more
+-- than ASCII shows right in a database whose collation is a UTF-8 one. Two binary values
+-- that differ in trailing zero bytes only are equal here; where that could matter, a hash
+-- or the length is compared as well. Times are UTC.
 --
 -- There are no filtered indexes and no computed columns: each would refuse every insert
 -- from a session without QUOTED_IDENTIFIER ON, sqlcmd's default for one. No lock is
