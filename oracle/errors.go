@@ -75,33 +75,33 @@ func classifyServer(code int) dialect.Class {
 		14400: // inserted partition key does not map to any partition
 		return dialect.Missing
 	case 18, // maximum number of sessions exceeded
-		20,                             // maximum number of processes exceeded
-		1033,                           // initialization or shutdown in progress
-		1034,                           // not available
-		1090,                           // shutdown in progress - connection is not permitted
-		1109,                           // database not open
-		1536,                           // space quota exceeded for tablespace
-		1652, 1653, 1654, 1655,         // unable to extend a segment in a tablespace
-		1688, 1691, 1692,               // unable to extend a partition or a LOB segment
-		2391,                           // exceeded simultaneous SESSIONS_PER_USER limit
-		2396,                           // exceeded maximum idle time, connect again
-		2399,                           // exceeded maximum connect time, you are being logged off
-		4030, 4031,                     // out of process memory, unable to allocate shared memory
-		12505, 12514, 12521,            // listener does not know of the SID, service or instance given
-		12516, 12518, 12519, 12520,     // listener could not find or hand off to a handler
-		12526, 12527, 12528,            // listener: instances are restricted or block new connections
-		12541, 12543, 12545,            // no listener, destination host unreachable, target host unknown
-		12564,                          // connection refused
-		30036:                          // unable to extend segment in undo tablespace
+		20,                     // maximum number of processes exceeded
+		1033,                   // initialization or shutdown in progress
+		1034,                   // not available
+		1090,                   // shutdown in progress - connection is not permitted
+		1109,                   // database not open
+		1536,                   // space quota exceeded for tablespace
+		1652, 1653, 1654, 1655, // unable to extend a segment in a tablespace
+		1688, 1691, 1692, // unable to extend a partition or a LOB segment
+		2391,       // exceeded simultaneous SESSIONS_PER_USER limit
+		2396,       // exceeded maximum idle time, connect again
+		2399,       // exceeded maximum connect time, you are being logged off
+		4030, 4031, // out of process memory, unable to allocate shared memory
+		12505, 12514, 12521, // listener does not know of the SID, service or instance given
+		12516, 12518, 12519, 12520, // listener could not find or hand off to a handler
+		12526, 12527, 12528, // listener: instances are restricted or block new connections
+		12541, 12543, 12545, // no listener, destination host unreachable, target host unknown
+		12564, // connection refused
+		30036: // unable to extend segment in undo tablespace
 		return dialect.Transient
 	case 28, // your session has been killed
-		603,                 // session terminated by fatal error
-		1012,                // not logged on
-		1013,                // user requested cancel of current operation: the context ended
-		1089,                // immediate shutdown in progress - no operations are permitted
-		1092,                // instance terminated, disconnection forced
-		2050, 2051, 2054,    // distributed transaction: rolled back or in doubt
-		3113, 3114, 3135,    // end-of-file on communication channel, not connected, lost contact
+		603,              // session terminated by fatal error
+		1012,             // not logged on
+		1013,             // user requested cancel of current operation: the context ended
+		1089,             // immediate shutdown in progress - no operations are permitted
+		1092,             // instance terminated, disconnection forced
+		2050, 2051, 2054, // distributed transaction: rolled back or in doubt
+		3113, 3114, 3135, // end-of-file on communication channel, not connected, lost contact
 		12152, 12170, 12537, // unable to send break, connect timeout, connection closed
 		12547, 12570, 12571, // lost contact, packet reader and writer failure
 		25402, 25405, 25408: // failover: transaction status unknown

@@ -16,7 +16,8 @@ func (s *store) Stats(ctx context.Context, db dialect.DB, limit int64) (stats di
 	err = read(ctx, db, func(tx *sql.Tx) error {
 		_, err := query1(ctx, tx, []any{
 			&stats.Ready, &stats.Scheduled, &stats.Retry, &stats.Held, &stats.Dead, &stats.BlockedKeys,
-			microsColumn{&oldest}, microsColumn{&overdue},
+			microsColumn{&oldest},
+			microsColumn{&overdue},
 			&stats.LanesHeld, &stats.LanesExpired, &stats.LanesTotal,
 		}, s.sql.stats, limit, limit, limit, limit, limit, limit)
 		return err

@@ -43,10 +43,10 @@ func (s *store) Insert(ctx context.Context, tx dialect.Tx, messages []dialect.Me
 
 // batch are messages on their side, a slice a column.
 type batch struct {
-	lane, replay, empty, delay          []int64
-	id, topic, key, kind, contentType   [][]byte
-	keyHash, revision                   []sql.NullInt64
-	headers, payload                    [][]byte
+	lane, replay, empty, delay        []int64
+	id, topic, key, kind, contentType [][]byte
+	keyHash, revision                 []sql.NullInt64
+	headers, payload                  [][]byte
 }
 
 func (b *batch) add(m *dialect.Message) {

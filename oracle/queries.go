@@ -560,11 +560,11 @@ FROM {lane} l`
 // statements are the statements rendered for one set of tables, under the names of their
 // constants.
 type statements struct {
-	readCommitted string
+	readCommitted                                       string
 	poll, pending, claim, own, fence, extend, release   string
 	insert, schedule                                    string
 	dueScheduled, surface, surfacedTwice, deleteParked  string
-	chooseReady, ready string
+	chooseReady, ready                                  string
 	dueHeads, dueHeld                                   string
 	settle                                              string
 	archiveReady, archiveParked, fail, failParked, hold string
@@ -576,7 +576,7 @@ type statements struct {
 	purgeDue, claimPurge                                string
 	record, recorded, choosePurgeInbox, purgeInbox      string
 	session, tables, indexes, meta, lanes               string
-	parked, requeueLanes, discardLanes filtered
+	parked, requeueLanes, discardLanes                  filtered
 	chooseRequeue, chooseDiscard, chooseReplay          filtered
 	readParked, keysOfReady, keysOfParked               listed
 	lockPurge, lockPurgeInbox                           listed
@@ -603,7 +603,7 @@ func render(t dialect.Tables) statements {
 	}
 	return statements{
 		readCommitted: x(readCommittedSQL),
-		poll: x(pollSQL), pending: x(pendingSQL), claim: x(claimSQL), own: x(ownSQL),
+		poll:          x(pollSQL), pending: x(pendingSQL), claim: x(claimSQL), own: x(ownSQL),
 		fence: x(fenceSQL), extend: x(extendSQL), release: x(releaseSQL),
 		insert: x(insertSQL), schedule: x(scheduleSQL),
 		dueScheduled: x(dueScheduledSQL), surface: x(surfaceSQL), surfacedTwice: x(surfacedTwiceSQL), deleteParked: x(deleteParkedSQL),

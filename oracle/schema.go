@@ -160,9 +160,9 @@ var indexNames = []string{
 // standing is what stands in the database of the schema.
 type standing struct {
 	product, release string // of the server
-	role              string // of the database
-	tables            map[string]bool
-	indexes           map[string]string // the status of each, by name
+	role             string // of the database
+	tables           map[string]bool
+	indexes          map[string]string // the status of each, by name
 	// described tells that meta has its row; version and lanes are from it.
 	described      bool
 	version, lanes int

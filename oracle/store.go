@@ -333,7 +333,11 @@ func rowColumns(r *dialect.Row) []any {
 	return []any{
 		&r.Seq, &r.Pos, &r.Attempts, &r.Lane,
 		idColumn{&r.ID},
-		textColumn{&r.Topic}, textColumn{&r.Key.V}, hashColumn{&r.Message}, textColumn{&r.Type}, textColumn{&r.ContentType},
+		textColumn{&r.Topic},
+		textColumn{&r.Key.V},
+		hashColumn{&r.Message},
+		textColumn{&r.Type},
+		textColumn{&r.ContentType},
 		timeColumn{&r.CreatedAt},
 		&r.Revision, &r.Replay,
 		microsColumn{&r.Age},

@@ -40,7 +40,7 @@ CREATE TABLE {ready} (
     lane          NUMBER(10)    NOT NULL,
     -- The order within a lane. Assigned here and nowhere else. ORDER, because the
     -- instances of a cluster would take ranges of their own otherwise.
-    seq           NUMBER(19)    GENERATED ALWAYS AS IDENTITY CACHE 1000 ORDER,
+    seq           NUMBER(19)    GENERATED ALWAYS AS IDENTITY (CACHE 1000 ORDER),
     id            RAW(16)       NOT NULL,
     topic         RAW(255)      NOT NULL,
     -- NULL where there is no key, and where the key is empty: then key_hash is not NULL.
@@ -81,7 +81,7 @@ CREATE TABLE {ready} (
 -- (held) or for a person (dead). Rows change and grow here, so blocks keep room.
 CREATE TABLE {parked} (
     -- Names a parked row.
-    pos           NUMBER(19)    GENERATED ALWAYS AS IDENTITY CACHE 1000 ORDER,
+    pos           NUMBER(19)    GENERATED ALWAYS AS IDENTITY (CACHE 1000 ORDER),
     lane          NUMBER(10)    NOT NULL,
     -- The place in the order; a message that was never ready has none.
     seq           NUMBER(19),
@@ -145,7 +145,7 @@ CREATE UNIQUE INDEX {index:parked_scheduled_id} ON {parked} (CASE WHEN state = 1
 -- order of time and removed from the old end.
 CREATE TABLE {done} (
     done_at       TIMESTAMP(6)  DEFAULT SYS_EXTRACT_UTC(SYSTIMESTAMP) NOT NULL,
-    pos           NUMBER(19)    GENERATED ALWAYS AS IDENTITY CACHE 1000 ORDER,
+    pos           NUMBER(19)    GENERATED ALWAYS AS IDENTITY (CACHE 1000 ORDER),
     lane          NUMBER(10)    NOT NULL,
     seq           NUMBER(19),
     id            RAW(16)       NOT NULL,

@@ -41,7 +41,7 @@ CREATE TABLE "Odd x"."ORDER" (
     lane          NUMBER(10)    NOT NULL,
     -- The order within a lane. Assigned here and nowhere else. ORDER, because the
     -- instances of a cluster would take ranges of their own otherwise.
-    seq           NUMBER(19)    GENERATED ALWAYS AS IDENTITY CACHE 1000 ORDER,
+    seq           NUMBER(19)    GENERATED ALWAYS AS IDENTITY (CACHE 1000 ORDER),
     id            RAW(16)       NOT NULL,
     topic         RAW(255)      NOT NULL,
     -- NULL where there is no key, and where the key is empty: then key_hash is not NULL.
@@ -82,7 +82,7 @@ CREATE TABLE "Odd x"."ORDER" (
 -- (held) or for a person (dead). Rows change and grow here, so blocks keep room.
 CREATE TABLE "Odd x"."ORDER_PARKED" (
     -- Names a parked row.
-    pos           NUMBER(19)    GENERATED ALWAYS AS IDENTITY CACHE 1000 ORDER,
+    pos           NUMBER(19)    GENERATED ALWAYS AS IDENTITY (CACHE 1000 ORDER),
     lane          NUMBER(10)    NOT NULL,
     -- The place in the order; a message that was never ready has none.
     seq           NUMBER(19),
@@ -146,7 +146,7 @@ CREATE UNIQUE INDEX "Odd x"."ORDER_PARKED_SCHEDULED_ID" ON "Odd x"."ORDER_PARKED
 -- order of time and removed from the old end.
 CREATE TABLE "Odd x"."ORDER_DONE" (
     done_at       TIMESTAMP(6)  DEFAULT SYS_EXTRACT_UTC(SYSTIMESTAMP) NOT NULL,
-    pos           NUMBER(19)    GENERATED ALWAYS AS IDENTITY CACHE 1000 ORDER,
+    pos           NUMBER(19)    GENERATED ALWAYS AS IDENTITY (CACHE 1000 ORDER),
     lane          NUMBER(10)    NOT NULL,
     seq           NUMBER(19),
     id            RAW(16)       NOT NULL,

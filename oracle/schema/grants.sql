@@ -1,0 +1,38 @@
+-- The least privileges of four roles on one outbox, to be run after migrate by a
+-- user who may grant them. The roles are there before; users are given one or more
+-- of them. A user of the same name does as well:
+--
+--     CREATE ROLE outbox_producer;
+--     CREATE ROLE outbox_relay;
+--     CREATE ROLE outbox_operator;
+--     CREATE ROLE outbox_consumer;
+--
+-- Each user needs CREATE SESSION besides. An identity column needs no privilege on its
+-- sequence, and SELECT is enough for SELECT … FOR UPDATE.
+--
+-- To migrate takes CREATE TABLE, CREATE SEQUENCE and a quota in the user's own schema,
+-- and CREATE ANY TABLE, CREATE ANY INDEX, CREATE ANY SEQUENCE, SELECT ANY TABLE, INSERT
+-- ANY TABLE and UPDATE ANY TABLE in another.
+
+-- producer: services that enqueue, with the library or with a plain INSERT. It reads
+-- nothing but the number of lanes.
+GRANT INSERT ON {ready} TO outbox_producer;
+GRANT INSERT ON {parked} TO outbox_producer;
+GRANT SELECT ON {meta} TO outbox_producer;
+
+-- relay: claims, publishes, settles, surfaces what is due, and purges done.
+GRANT SELECT, UPDATE (purge_at) ON {meta} TO outbox_relay;
+GRANT SELECT, INSERT, DELETE ON {ready} TO outbox_relay;
+GRANT SELECT, INSERT, UPDATE, DELETE ON {parked} TO outbox_relay;
+GRANT SELECT, INSERT, DELETE ON {done} TO outbox_relay;
+GRANT SELECT, UPDATE ON {lane} TO outbox_relay;
+
+-- operator: status, parked, requeue, discard, replay, purge.
+GRANT SELECT ON {meta} TO outbox_operator;
+GRANT SELECT, INSERT ON {ready} TO outbox_operator;
+GRANT SELECT, UPDATE, DELETE ON {parked} TO outbox_operator;
+GRANT SELECT, INSERT, DELETE ON {done} TO outbox_operator;
+GRANT SELECT ON {lane} TO outbox_operator;
+
+-- consumer: the inbox, and its purge.
+GRANT SELECT, INSERT, DELETE ON {inbox} TO outbox_consumer;
