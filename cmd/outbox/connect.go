@@ -14,8 +14,10 @@ import (
 	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/dialect"
 	"github.com/outbox-suite/outbox/mysql"
+	"github.com/outbox-suite/outbox/oracle"
 	"github.com/outbox-suite/outbox/postgres"
 	"github.com/outbox-suite/outbox/sqlite"
+	"github.com/outbox-suite/outbox/sqlserver"
 )
 
 // engine says which DSNs are an engine's. It is the one place that maps schemes
@@ -24,7 +26,7 @@ type engine struct {
 	name    string
 	schemes []string
 	form    string                 // of its DSNs, for the help
-	dialect func() dialect.Dialect // nil: not in this version
+	dialect func() dialect.Dialect
 	open    func(dsn string) (*sql.DB, error)
 	// file returns the path of an embedded database; nil for a server.
 	file func(dsn string) string
@@ -45,8 +47,14 @@ var engines = []engine{
 		name: "mysql", schemes: []string{"mysql", "mariadb"}, form: "mysql://user:password@host:3306/database?option=value",
 		dialect: mysql.New, open: mysql.Open,
 	},
-	{name: "sqlserver", schemes: []string{"sqlserver", "mssql"}},
-	{name: "oracle", schemes: []string{"oracle"}},
+	{ //nolint:gosec // a form, not a password
+		name: "sqlserver", schemes: []string{"sqlserver"}, form: "sqlserver://user:password@host:1433?database=name&option=value",
+		dialect: sqlserver.New, open: sqlserver.Open,
+	},
+	{ //nolint:gosec // a form, not a password
+		name: "oracle", schemes: []string{"oracle"}, form: "oracle://user:password@host:1521/service?option=value",
+		dialect: oracle.New, open: oracle.Open,
+	},
 }
 
 // sqlitePath is what stands behind sqlite: or, as some write it, sqlite://.
@@ -57,16 +65,8 @@ func sqlitePath(dsn string) string {
 
 func dsnForms() string {
 	var b strings.Builder
-	var later []string
 	for _, e := range engines {
-		if e.dialect == nil {
-			later = append(later, e.name)
-			continue
-		}
 		fmt.Fprintf(&b, "  %s\n", e.form)
-	}
-	if len(later) > 0 {
-		fmt.Fprintf(&b, "  not in this version yet: %s\n", strings.Join(later, ", "))
 	}
 	return b.String()
 }
@@ -81,7 +81,7 @@ func engineOf(dsn string) (engine, error) {
 		for _, e := range engines {
 			for _, s := range e.schemes {
 				if strings.EqualFold(scheme, s) {
-					return e, e.supported()
+					return e, nil
 				}
 			}
 		}
@@ -92,7 +92,7 @@ func engineOf(dsn string) (engine, error) {
 func engineNamed(name string) (engine, error) {
 	for _, e := range engines {
 		if e.name == name {
-			return e, e.supported()
+			return e, nil
 		}
 	}
 	return engine{}, usagef("engine %s is unknown: use one of %s", shown(name), strings.Join(engineNames(), ", "))
@@ -103,14 +103,6 @@ func engineNames() (names []string) {
 		names = append(names, e.name)
 	}
 	return names
-}
-
-// supported refuses what cannot work.
-func (e engine) supported() error {
-	if e.dialect == nil {
-		return usagef("%s is not supported by this version yet", e.name)
-	}
-	return nil
 }
 
 // target are the flags that say which outbox is meant.

@@ -165,7 +165,7 @@ func TestHelp(t *testing.T) {
 	if r := s.run(nil); r.code != exitUsage || r.err != overview || r.out != "" {
 		t.Errorf("without a command: %v", r)
 	}
-	for _, want := range []string{"OUTBOX_DSN", "Exit codes:", "postgres://", "sqlite:", "not in this version yet"} {
+	for _, want := range []string{"OUTBOX_DSN", "Exit codes:", "postgres://", "sqlite:", "oracle://"} {
 		if !strings.Contains(overview, want) {
 			t.Errorf("help lacks %q", want)
 		}
@@ -228,8 +228,10 @@ func TestDSN(t *testing.T) {
 		{"secret", exitUsage, "does not begin with a scheme"},
 		{"mysql://app:secret@db:port/shop", exitUsage, "dsn cannot be parsed"},
 		{"MariaDB://app:sec%ret@db/secret", exitUsage, "dsn cannot be parsed"},
-		{"sqlserver://app:secret@db", exitUsage, "sqlserver is not supported"},
-		{"oracle://app:secret@db/x", exitUsage, "oracle is not supported"},
+		{"sqlserver://app:secret@db:port", exitUsage, "dsn cannot be parsed"},
+		{"sqlserver://app:secret@127.0.0.1:1?database=x&dial+timeout=2", exitFailed, ""},
+		{"oracle://app:secret@db:port/x", exitUsage, "dsn cannot be parsed"},
+		{"oracle://app:secret@127.0.0.1:1/x", exitFailed, ""},
 		{"postgres://app:secret@db:port/x", exitUsage, "dsn cannot be parsed"},
 		{"postgres://app:sec%ret@db/secret", exitUsage, "dsn cannot be parsed"},
 		{"postgres://app:secret@127.0.0.1:1/shop?sslmode=disable", exitFailed, ""},
@@ -344,7 +346,11 @@ func TestSchema(t *testing.T) {
 	}
 	s.fails(exitUsage, "", []string{"schema"}, "no database")
 	s.fails(exitUsage, "", []string{"schema", "--engine", "db2"}, `engine "db2" is unknown`)
-	s.fails(exitUsage, "", []string{"schema", "--engine", "oracle"}, "not supported")
+	for _, engine := range []string{"mysql", "sqlserver", "oracle"} {
+		if text := s.ok("", "schema", "--engine", engine); !strings.Contains(text, "CREATE TABLE") {
+			t.Errorf("%s: no table in %s", engine, text)
+		}
+	}
 	s.fails(exitUsage, "", []string{"schema", "--engine", "postgres", "--prefix", strings.Repeat("x", 60)}, "prefix has 60 bytes")
 }
 
