@@ -105,3 +105,9 @@ func isDuplicate(err error) bool {
 	server := new(mysql.MySQLError)
 	return errors.As(err, &server) && classifyServer(server) == dialect.Duplicate
 }
+
+// isDenied tells whether the user lacks a privilege on a table.
+func isDenied(err error) bool {
+	server := new(mysql.MySQLError)
+	return errors.As(err, &server) && server.Number == 1142 // ER_TABLEACCESS_DENIED_ERROR
+}

@@ -3,6 +3,8 @@ package mysql_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -13,10 +15,14 @@ import (
 	"github.com/outbox-suite/outbox/mysql"
 )
 
-// as gives the suite users with the privileges of schema/grants.sql and no others. The
-// script's roles are users here, one for each set of roles that a scenario asks for.
-func as(t *testing.T, server *containers.Server) func(context.Context, dialect.Tables, ...conformance.Role) (*sql.DB, error) {
+// as gives the suite users with the privileges of schema/grants.sql and no others.
+// They have them themselves: MariaDB has only one role active at log-in.
+func as(t *testing.T, server *containers.Server, options func(dsn string) string) func(context.Context, dialect.Tables, ...conformance.Role) (*sql.DB, error) {
 	t.Helper()
+	u, err := url.Parse(server.DSN)
+	if err != nil {
+		t.Fatal("the server's DSN is no URL") // which may hold a password
+	}
 	password := random()
 	var one sync.Mutex
 	users := make(map[string]bool)
@@ -30,9 +36,10 @@ func as(t *testing.T, server *containers.Server) func(context.Context, dialect.T
 	return func(ctx context.Context, tables dialect.Tables, roles ...conformance.Role) (*sql.DB, error) {
 		one.Lock()
 		defer one.Unlock()
-		user := "t" + password
+		// A name has at most 32 characters.
+		user := "o_" + password
 		for _, role := range roles {
-			user += string(role)[:1]
+			user += "_" + string(role[:3])
 		}
 		if !users[user] {
 			if err := run(ctx, server.DSN, "CREATE USER "+user+" IDENTIFIED BY '"+password+"'"); err != nil {
@@ -40,24 +47,34 @@ func as(t *testing.T, server *containers.Server) func(context.Context, dialect.T
 			}
 			users[user] = true
 		}
-		for grant := range strings.SplitSeq(grantsOf(tables), ";\n") {
-			for _, role := range roles {
-				if before, found := strings.CutSuffix(grant, " TO outbox_"+string(role)); found {
-					if err := run(ctx, server.DSN, before+" TO "+user); err != nil {
-						return nil, err
-					}
-				}
-			}
+		if err := grant(ctx, server.DSN, tables, user, roles); err != nil {
+			return nil, err
 		}
-		// A database that the user may do nothing in cannot be selected.
-		return mysql.Open(withUser(server.DSN, user, password, tables.Schema))
+		own := *u
+		own.User = url.UserPassword(user, password)
+		return mysql.Open(options(own.String()))
 	}
 }
 
-func grantsOf(tables dialect.Tables) string {
+// grant gives a user what roles have.
+func grant(ctx context.Context, dsn string, tables dialect.Tables, user string, roles []conformance.Role) (err error) {
+	db, err := mysql.Open(dsn)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
 	store, err := mysql.New().Bind(tables)
 	if err != nil {
-		panic(err) // the suite has bound them
+		return err
 	}
-	return store.(dialect.Granter).Grants() //nolint:forcetypeassert // the engine has users
+	for statement := range strings.SplitSeq(store.(dialect.Granter).Grants(), ";\n") { //nolint:forcetypeassert // the engine has users
+		for _, role := range roles {
+			if text, ok := strings.CutSuffix(statement, " TO outbox_"+string(role)); ok {
+				if _, err := db.ExecContext(ctx, text+" TO "+user); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
 }

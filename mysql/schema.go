@@ -230,6 +230,7 @@ func (s *store) Inspect(ctx context.Context, db dialect.DB) (found dialect.Inspe
 	problem := func(format string, args ...any) {
 		found.Problems = append(found.Problems, fmt.Sprintf(format, args...))
 	}
+	var unseen []string
 	err = read(ctx, db, func(tx *sql.Tx) error {
 		st, err := s.standing(ctx, tx)
 		found.Server = serverName(st.server)
@@ -250,9 +251,31 @@ func (s *store) Inspect(ctx context.Context, db dialect.DB) (found dialect.Inspe
 		if len(st.engines) == 0 {
 			return nil
 		}
+		if st.described && st.version == 0 {
+			problem("the schema is not complete, because its migration was interrupted: migrate again")
+			return nil
+		}
+		unseen = s.missing(st)
 		return s.inspectTables(ctx, tx, st, problem)
 	})
-	return found, err
+	if err != nil {
+		return found, err
+	}
+	// The information schema shows nobody a table that is not granted to him.
+	for _, name := range unseen {
+		err := read(ctx, db, func(tx *sql.Tx) error {
+			_, err := query1(ctx, tx, []any{new(int)}, "SELECT 1 FROM "+name+" LIMIT 0")
+			return err
+		})
+		switch {
+		case isDenied(err):
+		case err != nil && (engine{}).Classify(err) != dialect.Missing:
+			return found, err
+		default:
+			problem("table %s is missing: restore it, or migrate into an empty schema", name)
+		}
+	}
+	return found, nil
 }
 
 // serverName is the server's name and version.
@@ -336,13 +359,6 @@ func (s *store) inspectSession(ctx context.Context, tx *sql.Tx, problem func(str
 
 // inspectTables looks at the tables, their indexes and the lanes.
 func (s *store) inspectTables(ctx context.Context, tx *sql.Tx, st standing, problem func(string, ...any)) error {
-	if st.described && st.version == 0 {
-		problem("the schema is not complete, because its migration was interrupted: migrate again")
-		return nil
-	}
-	for _, name := range s.missing(st) {
-		problem("table %s is missing: restore it, or migrate into an empty schema", name)
-	}
 	type index struct{ table, name string }
 	list, err := query(ctx, tx, func(i *index) []any { return []any{&i.table, &i.name} }, indexesSQL, s.names()...)
 	if err != nil {
