@@ -58,6 +58,7 @@ func TestConformanceOddSessions(t *testing.T) {
 				odd.Short = true
 				odd.Source = "" // child processes would open it otherwise
 				odd.Network = nil
+				odd.As = nil
 				odd.Open = func(context.Context) (*sql.DB, error) {
 					connector, err := mssql.NewConnector(d.dsn)
 					if err != nil {
@@ -87,6 +88,7 @@ func target(t *testing.T, d database, server *containers.Server) conformance.Tar
 	target := conformance.Target{
 		Dialect: sqlserver.New(),
 		Open:    func(context.Context) (*sql.DB, error) { return sqlserver.Open(d.dsn) },
+		As:      as(t, d),
 		Source:  d.dsn,
 		Network: &conformance.Network{
 			Address: net.JoinHostPort(u.Hostname(), port(u)),

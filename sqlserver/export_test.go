@@ -21,6 +21,7 @@ func Rendered(s dialect.Store) string {
 	for _, step := range store.Steps() {
 		write(fmt.Sprintf("step %d: %s", step.Version, step.Name), step.SQL)
 	}
+	write("grants", store.Grants())
 	for name, text := range Statements(s) {
 		write(name, text)
 	}

@@ -140,6 +140,7 @@ func (f *fixture) drop() error {
 	if err != nil {
 		return err
 	}
+	defer func() { _ = rows.Close() }()
 	var names []string
 	for rows.Next() {
 		var name string

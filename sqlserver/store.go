@@ -20,7 +20,10 @@ type store struct {
 	sql    statements
 }
 
-var _ dialect.Store = (*store)(nil)
+var (
+	_ dialect.Store   = (*store)(nil)
+	_ dialect.Granter = (*store)(nil)
+)
 
 // read runs do in a transaction that only reads, at an isolation level of its own
 // whatever the session's. It sees no one state of the database where that has

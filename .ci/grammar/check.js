@@ -38,7 +38,7 @@ function * statementsOf (engine, text) {
   const parts = text.split(/^-- (step \d+: .+|[A-Za-z]+) --$/m)
   for (let i = 1; i < parts.length; i += 2) {
     const name = parts[i]
-    const pieces = name.startsWith('step ') ? engine.cut(parts[i + 1]) : [parts[i + 1]]
+    const pieces = name.startsWith('step ') || name === 'grants' ? engine.cut(parts[i + 1]) : [parts[i + 1]]
     for (const piece of pieces) {
       const sql = piece.replace(/^\s*--.*$/gm, '').trim()
       if (sql) yield { name, sql }
@@ -53,7 +53,7 @@ function mutantsOf (sql) {
   const close = sql.lastIndexOf(')')
   if (close >= 0) add('without its last closing parenthesis', sql.slice(0, close) + sql.slice(close + 1))
   add('with a closing parenthesis at its end', sql.replace(/;?\s*$/, ' )$&'))
-  add('with a keyword twice', sql.replace(/\b(FROM|SET|TABLE|INDEX|VALUES|SCHEMA)\b/, '$1 $1'))
+  add('with a keyword twice', sql.replace(/\b(FROM|SET|TABLE|INDEX|VALUES|SCHEMA|GRANT)\b/, '$1 $1'))
   add('with WHERE and nothing else', sql.replace(/\bWHERE\b[^]*$/, 'WHERE'))
   return list
 }

@@ -199,6 +199,50 @@ ALTER TABLE [a]]b[].[]]]]; -- '_inbox] SET (LOCK_ESCALATION = DISABLE);
 
 INSERT INTO [a]]b[].[]]]]; -- '_meta] (version, lanes) VALUES (1, 3);
 
+-- grants --
+-- The least privileges of four roles on one outbox, to be run after migrate by a
+-- user who may grant them, in the database of the tables. The roles are there before;
+-- users are made members of one or more of them. A user of the same name does as well:
+--
+--     CREATE ROLE outbox_producer;
+--     CREATE ROLE outbox_relay;
+--     CREATE ROLE outbox_operator;
+--     CREATE ROLE outbox_consumer;
+--     ALTER ROLE outbox_relay ADD MEMBER the_relays_user;
+--
+-- A lock that a SELECT takes by a hint asks for no more than SELECT. VIEW DEFINITION
+-- lets a role see that a table and its indexes are there, which Check looks at: without
+-- any privilege on a table it does not exist.
+--
+-- To migrate takes CREATE TABLE in the database and ALTER on the schema, and CREATE
+-- SCHEMA for a schema that is not there yet.
+
+-- producer: services that enqueue, with the library or with a plain INSERT. It reads
+-- nothing but the number of lanes.
+GRANT INSERT ON [a]]b[].[]]]]; -- '] TO outbox_producer;
+GRANT INSERT ON [a]]b[].[]]]]; -- '_parked] TO outbox_producer;
+GRANT SELECT ON [a]]b[].[]]]]; -- '_meta] TO outbox_producer;
+
+-- relay: claims, publishes, settles, surfaces what is due, and purges done.
+GRANT SELECT ON [a]]b[].[]]]]; -- '_meta] TO outbox_relay;
+GRANT UPDATE (purge_at) ON [a]]b[].[]]]]; -- '_meta] TO outbox_relay;
+GRANT SELECT, INSERT, DELETE ON [a]]b[].[]]]]; -- '] TO outbox_relay;
+GRANT SELECT, INSERT, UPDATE, DELETE ON [a]]b[].[]]]]; -- '_parked] TO outbox_relay;
+GRANT SELECT, INSERT, DELETE ON [a]]b[].[]]]]; -- '_done] TO outbox_relay;
+GRANT SELECT, UPDATE ON [a]]b[].[]]]]; -- '_lane] TO outbox_relay;
+GRANT VIEW DEFINITION ON [a]]b[].[]]]]; -- '_inbox] TO outbox_relay;
+
+-- operator: status, parked, requeue, discard, replay, purge.
+GRANT SELECT ON [a]]b[].[]]]]; -- '_meta] TO outbox_operator;
+GRANT SELECT, INSERT ON [a]]b[].[]]]]; -- '] TO outbox_operator;
+GRANT SELECT, UPDATE, DELETE ON [a]]b[].[]]]]; -- '_parked] TO outbox_operator;
+GRANT SELECT, INSERT, DELETE ON [a]]b[].[]]]]; -- '_done] TO outbox_operator;
+GRANT SELECT ON [a]]b[].[]]]]; -- '_lane] TO outbox_operator;
+GRANT VIEW DEFINITION ON [a]]b[].[]]]]; -- '_inbox] TO outbox_operator;
+
+-- consumer: the inbox, and its purge.
+GRANT SELECT, INSERT, DELETE ON [a]]b[].[]]]]; -- '_inbox] TO outbox_consumer;
+
 -- poll --
 -- Reads the lane rows, and of each lane one entry of ready's primary key and two of
 -- parked_due_at. The newest ready row is looked for first, because the ghosts of deleted
