@@ -46,6 +46,19 @@ func (f *fixture) begin() *sql.Tx {
 	return tx
 }
 
+// locked runs a query that locks rows and counts them.
+func (f *fixture) locked(tx *sql.Tx, text string) (n int64) {
+	f.Helper()
+	rows, err := tx.QueryContext(f.Context(), f.sql(text))
+	f.ok(err)
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		n++
+	}
+	f.ok(rows.Err())
+	return n
+}
+
 // writes are all that a relay does under its lease, each with the state before
 // in which it changes something.
 func (f *fixture) writes(lease dialect.Lease) map[string]func() (bool, error) {
@@ -155,13 +168,7 @@ func TestThiefHasNotCommitted(t *testing.T) {
 					// It waits, and has not touched a message meanwhile: all can be locked.
 					tx := f.begin()
 					for _, table := range []string{"{ready}", "{parked}"} {
-						rows, err := tx.QueryContext(t.Context(), f.sql(`SELECT id FROM `+table+` FOR UPDATE SKIP LOCKED`))
-						f.ok(err)
-						free := int64(0)
-						for rows.Next() {
-							free++
-						}
-						f.ok(rows.Close())
+						free := f.locked(tx, `SELECT id FROM `+table+` FOR UPDATE SKIP LOCKED`)
 						f.is("rows of "+table+" that are free", free, f.count(`SELECT COUNT(*) FROM `+table))
 					}
 					f.ok(tx.Rollback())

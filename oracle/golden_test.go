@@ -119,7 +119,7 @@ func TestRules(t *testing.T) {
 			refuse("SKIP LOCKED outside claim and purge", strings.Contains(text, "SKIP LOCKED") &&
 				st.Name != "claim" && st.Name != "lockPurge" && st.Name != "lockPurgeInbox")
 			refuse("a lock that is waited for without end", locks && !strings.Contains(text, "SKIP LOCKED") && !strings.Contains(text, "FOR UPDATE WAIT 10"))
-			for _, line := range strings.Split(st.Text, "\n") {
+			for line := range strings.SplitSeq(st.Text, "\n") {
 				refuse("an empty line, which ends a statement in SQL*Plus", strings.TrimSpace(line) == "")
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -73,7 +74,7 @@ func complete(dsn string) (string, error) {
 	}
 	full := u.String()
 	// The driver takes any port that is no number for its default.
-	if _, err := net.LookupPort("tcp", u.Port()); u.Host != "" && err != nil {
+	if _, err := strconv.ParseUint(u.Port(), 10, 16); u.Host != "" && err != nil {
 		return "", errDSN
 	}
 	if _, err := driver.ParseConfig(full); err != nil {

@@ -276,7 +276,7 @@ func TestLostLeaseSendsNothing(t *testing.T) {
 // TestInsertSends one array for the ready messages and one for the delayed ones, each in
 // order, one message as plain arguments, and columns whose types do not depend on a row.
 func TestInsertSends(t *testing.T) {
-	make := func(n int, change func(i int, m *dialect.Message)) (list []dialect.Message) {
+	batch := func(n int, change func(i int, m *dialect.Message)) (list []dialect.Message) {
 		for i := range n {
 			m := message(fmt.Sprint(i), "k")
 			if change != nil {
@@ -292,23 +292,23 @@ func TestInsertSends(t *testing.T) {
 		payload  reflect.Type
 	}{
 		"None":    {nil, nil, nil},
-		"One":     {make(1, nil), []int{0}, reflect.TypeFor[[]byte]()},
-		"Two":     {make(2, nil), []int{2}, reflect.TypeFor[[][]byte]()},
-		"2500":    {make(2500, nil), []int{1000, 1000, 500}, reflect.TypeFor[[][]byte]()},
-		"1001":    {make(1001, nil), []int{1000, 0}, nil},
-		"Delayed": {make(10, func(i int, m *dialect.Message) { m.Delay = time.Duration(i%2) * time.Hour }), []int{5, 5}, nil},
+		"One":     {batch(1, nil), []int{0}, reflect.TypeFor[[]byte]()},
+		"Two":     {batch(2, nil), []int{2}, reflect.TypeFor[[][]byte]()},
+		"2500":    {batch(2500, nil), []int{1000, 1000, 500}, reflect.TypeFor[[][]byte]()},
+		"1001":    {batch(1001, nil), []int{1000, 0}, nil},
+		"Delayed": {batch(10, func(i int, m *dialect.Message) { m.Delay = time.Duration(i%2) * time.Hour }), []int{5, 5}, nil},
 		"LargeOne": {
-			make(1, func(_ int, m *dialect.Message) { m.Payload = bytes.Repeat([]byte{1}, 2001) }),
+			batch(1, func(_ int, m *dialect.Message) { m.Payload = bytes.Repeat([]byte{1}, 2001) }),
 			[]int{0},
 			reflect.TypeFor[driverpkg.Blob](),
 		},
 		"LargeAmongSmall": {
-			make(3, func(i int, m *dialect.Message) { m.Payload = bytes.Repeat([]byte{1}, 1500*i) }),
+			batch(3, func(i int, m *dialect.Message) { m.Payload = bytes.Repeat([]byte{1}, 1500*i) }),
 			[]int{3},
 			reflect.TypeFor[[]driverpkg.Blob](),
 		},
 		"Largest RAW": {
-			make(2, func(_ int, m *dialect.Message) { m.Payload = bytes.Repeat([]byte{1}, 2000) }),
+			batch(2, func(_ int, m *dialect.Message) { m.Payload = bytes.Repeat([]byte{1}, 2000) }),
 			[]int{2},
 			reflect.TypeFor[[][]byte](),
 		},

@@ -63,8 +63,12 @@ func (s *store) statementsOf(version int) (list []string) {
 // name fills names into a text.
 func (s *store) name(text string) string { return expand(text, s.tables) }
 
-// migrateWait is how long Migrate tries a statement that others keep from running.
-const migrateWait = time.Minute
+// Migrate tries a statement that others keep from running so often, with pauses, about a
+// minute in all.
+const (
+	migrateTries = 600
+	migratePause = 100 * time.Millisecond
+)
 
 // Migrate runs the missing versions. Nothing locks other processes out: DDL commits, and
 // so ends any lock of the session that runs it, and DBMS_LOCK needs a grant that few
@@ -124,7 +128,7 @@ func (s *store) Migrate(ctx context.Context, db dialect.DB) (applied []int, err 
 
 // make runs a statement of the schema, until what it makes is there.
 func (s *store) make(ctx context.Context, db dialect.DB, statement string) error {
-	for deadline := time.Now().Add(migrateWait); ; {
+	for try := 1; ; try++ {
 		// DDL commits; the transaction is for the rows.
 		_, err := s.inTx(ctx, db, func(tx *sql.Tx) (bool, error) { return true, exec(ctx, tx, statement) })
 		server := new(network.OracleError)
@@ -133,14 +137,14 @@ func (s *store) make(ctx context.Context, db dialect.DB, statement string) error
 			return nil
 		case errors.As(err, &server) && (server.ErrCode == 955 || server.ErrCode == 1408 || server.ErrCode == 1):
 			return nil
-		case (engine{}).Classify(err) != dialect.Conflict || time.Now().After(deadline):
+		case (engine{}).Classify(err) != dialect.Conflict || try == migrateTries:
 			return err
 		}
 		// Another process changes the same table (ORA-00054).
 		select {
 		case <-ctx.Done():
 			return err
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(migratePause):
 		}
 	}
 }
