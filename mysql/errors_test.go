@@ -214,7 +214,8 @@ func TestClassifyNumbers(t *testing.T) {
 	for number, want := range map[uint16]dialect.Class{
 		1020: dialect.Conflict, 3101: dialect.Conflict, 1836: dialect.ReadOnly, 1526: dialect.Missing,
 		1040: dialect.Transient, 1047: dialect.Transient, 1114: dialect.Transient, 1203: dialect.Transient, 4031: dialect.Transient,
-		1053: dialect.OutcomeUnknown, 1180: dialect.OutcomeUnknown, 1927: dialect.OutcomeUnknown, 2013: dialect.OutcomeUnknown,
+		1053: dialect.OutcomeUnknown, 1180: dialect.OutcomeUnknown, 1927: dialect.OutcomeUnknown,
+		2006: dialect.OutcomeUnknown, 2013: dialect.OutcomeUnknown, 3169: dialect.OutcomeUnknown,
 		1045: dialect.Other, 1064: dialect.Other, 1142: dialect.Other, 1406: dialect.Other, 0: dialect.Other,
 	} {
 		if got := mysql.New().Classify(&driverpkg.MySQLError{Number: number}); got != want {

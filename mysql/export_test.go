@@ -42,6 +42,7 @@ func Rendered(s dialect.Store) string {
 			}
 		}
 	}
+	write("oldest", store.oldest(42))
 	return b.String()
 }
 

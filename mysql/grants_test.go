@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"net/url"
 	"strings"
 	"sync"
@@ -77,4 +78,29 @@ func grant(ctx context.Context, dsn string, tables dialect.Tables, user string, 
 		}
 	}
 	return nil
+}
+
+// TestGrants has each role see what it needs of the schema, and the relay look for a
+// floor.
+func TestGrants(t *testing.T) {
+	onEachServer(t, func(t *testing.T, server *containers.Server) {
+		f := unmigrated(t, server.DSN)
+		f.migrate()
+		open := as(t, server, func(dsn string) string { return dsn })
+		for _, role := range []conformance.Role{conformance.Producer, conformance.Relay, conformance.Operator, conformance.Consumer} {
+			db, err := open(t.Context(), f.tables, role)
+			f.ok(err)
+			defer func() { _ = db.Close() }()
+			if role == conformance.Relay {
+				_, err := f.store.(dialect.Sweeper).Horizon(t.Context(), db, 0)
+				f.ok(err)
+			}
+			if role == conformance.Consumer {
+				continue // has nothing but the inbox
+			}
+			found, err := f.store.Inspect(t.Context(), db)
+			f.ok(err)
+			f.is(string(role), fmt.Sprint(found.Version, found.Lanes, found.Problems), "1 4 []")
+		}
+	})
 }

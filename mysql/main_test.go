@@ -293,13 +293,9 @@ func (f *fixture) readyTopics() []string {
 	return f.list(`SELECT topic FROM {ready} ORDER BY lane, seq`)
 }
 
-// seq is the seq of a ready message, pos the pos of a parked one.
+// seq is the seq of a ready message.
 func (f *fixture) seq(topic string) int64 {
 	return f.count(`SELECT seq FROM {ready} WHERE topic = ?`, topic)
-}
-
-func (f *fixture) pos(topic string) int64 {
-	return f.count(`SELECT pos FROM {parked} WHERE topic = ?`, topic)
 }
 
 // ref names a ready message, parkedRef a parked one.

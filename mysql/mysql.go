@@ -11,6 +11,21 @@
 //
 // The schema is the database that holds the tables; without one it is the session's.
 // The DSN names a database in any case.
+//
+// # Limits
+//
+// A message that max_allowed_packet cannot hold is refused before it is sent. The binary
+// log must not be in STATEMENT format, which the servers refuse at READ COMMITTED. All
+// writes go to one server: the row locks that make a lane one relay's are not shared by
+// the nodes of a cluster that is written to on several of them.
+//
+// seq is AUTO_INCREMENT, which rises within an insert and from one to the next in every
+// innodb_autoinc_lock_mode; gaps mean nothing.
+//
+// While a snapshot is open InnoDB keeps what was deleted since, and a look for messages
+// walks over it: see [dialect.Sweeper]. With 200,000 messages gone by, an idle poll from
+// the start took 16 ms on MySQL 9.7, MariaDB 10.11 and, on a busy machine, 45 ms on
+// 11.8; above a floor it took 2 to 4 ms on each.
 package mysql
 
 import (

@@ -27,6 +27,7 @@ func TestOptions(t *testing.T) {
 			"Latin1":           {"charset", "latin1"},
 			"NoBackslash":      {"sql_mode", "'STRICT_ALL_TABLES,NO_BACKSLASH_ESCAPES,ANSI_QUOTES,PIPES_AS_CONCAT'"},
 			"NoAutoValue":      {"sql_mode", "'STRICT_ALL_TABLES,NO_AUTO_VALUE_ON_ZERO,ONLY_FULL_GROUP_BY,NO_ZERO_DATE,NO_ZERO_IN_DATE'"},
+			"PaddedChars":      {"sql_mode", "'STRICT_TRANS_TABLES,PAD_CHAR_TO_FULL_LENGTH'"},
 			"RejectReadOnly":   {"rejectReadOnly", "true"},
 			"ColumnsWithAlias": {"columnsWithAlias", "true"},
 			"Compressed":       {"compress", "true"},

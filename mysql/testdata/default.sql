@@ -700,3 +700,23 @@ WHERE d.done_at >= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND
 ORDER BY d.done_at, d.pos
 LIMIT ?
 
+-- oldest --
+SELECT COALESCE(MIN(o.seq), 0) FROM (
+(SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 0 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 1 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 2 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 3 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 4 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 5 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 6 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 7 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 8 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 9 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 10 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 11 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 12 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 13 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 14 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 15 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+) AS o
+

@@ -700,3 +700,10 @@ WHERE d.done_at >= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND
 ORDER BY d.done_at, d.pos
 LIMIT ?
 
+-- oldest --
+SELECT COALESCE(MIN(o.seq), 0) FROM (
+(SELECT r.seq FROM `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 0 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 1 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+UNION ALL (SELECT r.seq FROM `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) WHERE r.lane = 2 AND r.seq > 42 ORDER BY r.seq LIMIT 1)
+) AS o
+
