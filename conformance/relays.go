@@ -56,6 +56,8 @@ type process struct {
 
 	cancel context.CancelFunc
 	done   chan struct{}
+	polled chan struct{} // closed when it polls for the first time
+	first  sync.Once
 
 	mu     sync.Mutex
 	dead   bool
@@ -83,7 +85,7 @@ func (t *trial) start(config ...func(c *relay.Config)) *process {
 
 // startWith is start with other parts.
 func (t *trial) startWith(with relayWith) *process {
-	p := &process{t: t, name: t.nextName(), db: with.db, done: make(chan struct{})}
+	p := &process{t: t, name: t.nextName(), db: with.db, done: make(chan struct{}), polled: make(chan struct{})}
 	if p.db == nil {
 		p.db = t.as(cmp.Or(with.tables, &t.tables), Relay)
 	}
@@ -156,6 +158,7 @@ func (p *process) observe(e relay.Event) {
 		p.keep(e)
 		return
 	case relay.Polled:
+		p.first.Do(func() { close(p.polled) })
 		return // too many
 	}
 	p.keep(e)

@@ -132,8 +132,16 @@ func (s *soak) pool(role Role) *sql.DB {
 	return s.adopt(db)
 }
 
+// newResident starts a relay and waits until it polls: one that is cut off while it
+// checks its tables ends with an error, as it should.
 func (s *soak) newResident() *process {
-	return s.startWith(relayWith{db: s.pool(Relay), config: soaked})
+	p := s.startWith(relayWith{db: s.pool(Relay), config: soaked})
+	select {
+	case <-p.polled:
+	case <-p.done:
+	case <-s.ctx.Done():
+	}
+	return p
 }
 
 func (s *soak) newChild() *child {
