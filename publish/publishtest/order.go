@@ -36,7 +36,7 @@ var orderScenarios = []Scenario{
 			p, stall, resume := t.stalling()
 			inSequence(t, p, func() {
 				stall()
-				time.Sleep(3 * shortCall)
+				time.Sleep(4 * shortCall)
 				resume()
 			})
 		},

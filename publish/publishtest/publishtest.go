@@ -63,7 +63,8 @@ type Target struct {
 	// with what it has on disk. Each returns when it is done. nil: not available.
 	Kill, Start func(ctx context.Context) error
 	// Pause makes the broker stand still with its connections open, and Resume
-	// ends that. nil: a silent network stands in, if there is a Network.
+	// ends that. Each returns when it is done, which a signal's sender must wait
+	// for. nil: a silent network stands in, if there is a Network.
 	Pause, Resume func(ctx context.Context) error
 	// Network is how to reach the broker through another address; nil for a
 	// broker without a network.

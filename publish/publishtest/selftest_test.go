@@ -59,7 +59,6 @@ var (
 )
 
 var breaches = map[string]breach{
-	"sound": {},
 	"acks before durable": {
 		lazy:  true,
 		fails: []string{"Accept/AckedIsDurable"},
@@ -246,17 +245,21 @@ var breaches = map[string]breach{
 
 // TestBrokenPublishersAreFound runs the suite against publishers and brokers
 // that break a promise on purpose: exactly the scenarios that name it must
-// fail.
+// fail. Most of the time is spent waiting for what does not happen; without
+// OUTBOX_FULL=1 in the environment only those scenarios are run.
 func TestBrokenPublishersAreFound(t *testing.T) {
+	t.Parallel()
 	results := make(map[string][]publishtest.Result)
 	var mu sync.Mutex
 	var all sync.WaitGroup
-	slots := make(chan struct{}, 16)
+	full := os.Getenv("OUTBOX_FULL") != ""
 	for name, b := range breaches { // not as parallel tests, of which few run at a time: they wait
 		all.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			r, err := publishtest.Check(t.Context(), target(t, b), nil)
+			match, patience := only(b.fails...), time.Second
+			if full {
+				match, patience = nil, 3*time.Second
+			}
+			r, err := publishtest.Check(t.Context(), target(t, b, patience), match)
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -289,15 +292,35 @@ func TestBrokenPublishersAreFound(t *testing.T) {
 			}
 			touched := regexp.MustCompile("^(" + b.touched + ")$")
 			for _, r := range failed {
-				if !touched.MatchString(r.Name) {
-					t.Errorf("%s failed, which does not name what is broken: %s", r.Name, r.Got)
+				if touched.MatchString(r.Name) {
+					continue
+				}
+				// What fails on a busy machine for want of time does not fail alone.
+				again, err := publishtest.Check(t.Context(), target(t, b, 20*time.Second), only(r.Name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if again[0].Status == publishtest.Failed {
+					t.Errorf("%s failed, which does not name what is broken: %s", r.Name, again[0].Got)
 				}
 			}
 		})
 	}
 }
 
-func TestRun(t *testing.T) { publishtest.Run(t, target(t, breach{})) }
+// only matches these names.
+func only(names ...string) *regexp.Regexp {
+	quoted := make([]string, len(names))
+	for i, n := range names {
+		quoted[i] = regexp.QuoteMeta(n)
+	}
+	return regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$")
+}
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	publishtest.Run(t, target(t, breach{}, 20*time.Second))
+}
 
 // Names are what people rerun and write into Known: unique, and of two parts.
 func TestScenarios(t *testing.T) {
@@ -315,7 +338,7 @@ func TestScenarios(t *testing.T) {
 
 // A target that offers little is told what it misses; Known inverts a scenario.
 func TestSkipsAndKnown(t *testing.T) {
-	full := target(t, breach{nilIsEmpty: true})
+	full := target(t, breach{nilIsEmpty: true}, 20*time.Second)
 	full.Known = map[string]string{"Accept/NilIsNotEmpty": "issue 9", "Accept/PayloadIsExact": "issue 10"}
 	match := regexp.MustCompile("^Accept/(Nil|Payload)")
 	results, err := publishtest.Check(t.Context(), full, match)
@@ -348,7 +371,7 @@ func TestSkipsAndKnown(t *testing.T) {
 }
 
 // target is a broker of its own, and a publisher to it.
-func target(t *testing.T, b breach) publishtest.Target {
+func target(t *testing.T, b breach, patience time.Duration) publishtest.Target {
 	t.Helper()
 	k := &broker{breach: b, topics: make(map[string][]publishtest.Received), seen: make(map[string]bool)}
 	if err := k.start(t.Context()); err != nil {
@@ -370,7 +393,7 @@ func target(t *testing.T, b breach) publishtest.Target {
 
 		TooLarge: maxPayload + 1, Unknown: "nowhere", Remedy: "make it", Unroutable: "astray",
 		Deduplicates: true, KeepsNil: true, Secret: "hunter2",
-		Patience: 3 * time.Second,
+		Patience: patience,
 	}
 }
 
