@@ -557,7 +557,7 @@ var replaySQL = `
 -- By done's primary key. Inserts as a producer does, and locks no lane. The count is
 -- above that of all done rows of the id, so that a second replay differs from the first.
 INSERT INTO {ready} (` + content + `)
-SELECT ` + strings.TrimSuffix(contentOf(`d`), `d.replay`) + `
+SELECT ` + strings.TrimSuffix(contentOf(`d`), ` d.replay`) + `
     1 + (SELECT MAX(o.replay) FROM {done} AS o ` + seek("done_id") + ` WHERE o.id = d.id)
 FROM ` + doneList + ` AS n
 ` + doneOf + `

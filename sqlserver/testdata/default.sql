@@ -605,7 +605,7 @@ SELECT DATEDIFF_BIG(microsecond, CAST('1970-01-01T00:00:00' AS datetime2(6)), CA
 -- By done's primary key. Inserts as a producer does, and locks no lane. The count is
 -- above that of all done rows of the id, so that a second replay differs from the first.
 INSERT INTO [outbox] (lane, id, topic, [key], key_hash, type, content_type, payload, headers, created_at, revision, replay)
-SELECT d.lane, d.id, d.topic, d.[key], d.key_hash, d.type, d.content_type, d.payload, d.headers, d.created_at, d.revision, 
+SELECT d.lane, d.id, d.topic, d.[key], d.key_hash, d.type, d.content_type, d.payload, d.headers, d.created_at, d.revision,
     1 + (SELECT MAX(o.replay) FROM [outbox_done] AS o WITH (FORCESEEK, INDEX ([outbox_done_id])) WHERE o.id = d.id)
 FROM OPENJSON(@p1) WITH (nth int '$.n', done_at bigint '$.t', pos bigint '$.p') AS n
 INNER LOOP JOIN [outbox_done] AS d WITH (FORCESEEK, INDEX (1))
