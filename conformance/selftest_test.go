@@ -131,6 +131,8 @@ type breach struct {
 	watermark bool
 	// rangeSettle settles everything up to the highest seq, not only what is named.
 	rangeSettle bool
+	// ignoresID settles whatever stands at the places named.
+	ignoresID bool
 	// markFirst takes rows out as they are read, and puts back what is settled
 	// as anything but published.
 	markFirst bool
@@ -144,7 +146,7 @@ type breach struct {
 
 // readers are scenarios in which the suite itself reads what is ready without
 // settling it, to look at it, and has a relay deliver it later.
-var readers = []string{"Store/TwoDatabases", "Inbox/DuplicatesCostNoNumbers", "Purge/OnlyDone", "Settle/ExactlyTheRowsNamed"}
+var readers = []string{"Store/TwoDatabases", "Inbox/DuplicatesCostNoNumbers", "Purge/OnlyDone", "Settle/ExactlyTheRowsNamed", "Settle/OnlyTheMessageThatWasRead"}
 
 var breaches = map[string]breach{
 	"sound": {},
@@ -168,10 +170,14 @@ var breaches = map[string]breach{
 	},
 	"range settle": {
 		rangeSettle: true,
-		fails:       []string{"Settle/ExactlyTheRowsNamed"},
+		fails:       []string{"Settle/ExactlyTheRowsNamed", "Settle/OnlyTheMessageThatWasRead"},
 		// Where an operator's replay comes below a batch that is under way, and where
 		// a probe is not the lane's first message.
 		touched: "Operator/InvariantHoldsUnderRaces|Relay/OutageConsumesNoAttempts|Relay/OutageOfOneDestination",
+	},
+	"ignores id": {
+		ignoresID: true,
+		fails:     []string{"Settle/OnlyTheMessageThatWasRead"},
 	},
 	"mark first": {
 		markFirst: true,
@@ -328,6 +334,8 @@ func (s *store) Settle(ctx context.Context, db dialect.DB, lease dialect.Lease, 
 	switch {
 	case s.breach.rangeSettle && len(what.Published) > 0:
 		what.Published, err = s.upTo(ctx, db, lease.Lane, what)
+	case s.breach.ignoresID:
+		what, err = s.byPlace(ctx, db, what)
 	case s.breach.markFirst:
 		err = s.putBack(ctx, db, what)
 	case s.breach.unordered:
@@ -371,6 +379,35 @@ func (s *store) upTo(ctx context.Context, db dialect.DB, lane int, what dialect.
 		}
 	}
 	return all, rows.Err()
+}
+
+// byPlace names what stands at the places of a settlement.
+func (s *store) byPlace(ctx context.Context, db dialect.DB, what dialect.Settlement) (dialect.Settlement, error) {
+	there := func(statement string, row dialect.Ref) dialect.Ref {
+		var id []byte
+		if err := db.QueryRowContext(ctx, s.sql(statement), row.Place).Scan(&id); err == nil {
+			row.ID = [16]byte(id)
+		}
+		return row
+	}
+	const ready, parked = `SELECT id FROM {ready} WHERE seq = ?`, `SELECT id FROM {parked} WHERE pos = ?`
+	rows := func(statement string, list []dialect.Ref) []dialect.Ref {
+		list = slices.Clone(list)
+		for i := range list {
+			list[i] = there(statement, list[i])
+		}
+		return list
+	}
+	failures := func(statement string, list []dialect.Failure) []dialect.Failure {
+		list = slices.Clone(list)
+		for i := range list {
+			list[i].Ref = there(statement, list[i].Ref)
+		}
+		return list
+	}
+	what.Published, what.Hold, what.Failed = rows(ready, what.Published), rows(ready, what.Hold), failures(ready, what.Failed)
+	what.PublishedParked, what.FailedParked = rows(parked, what.PublishedParked), failures(parked, what.FailedParked)
+	return what, ctx.Err()
 }
 
 // putBack brings rows that were taken and are settled now.

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -40,6 +41,12 @@ var storeScenarios = []Scenario{
 		Promise: "a settle changes the rows it names and no other, whatever stands between them",
 		lanes:   1,
 		run:     exactlyTheRowsNamed,
+	},
+	{
+		Name:    "Settle/OnlyTheMessageThatWasRead",
+		Promise: "a row whose place another message has taken is passed over, whatever the settle says of the one that was read there",
+		lanes:   1,
+		run:     onlyTheMessageThatWasRead,
 	},
 	{
 		Name:    "Settle/ArchiveFails",
@@ -297,6 +304,117 @@ func exactlyTheRowsNamed(t *trial) {
 		_, err := t.operator.Purge(t.ctx, 0, 0)
 		t.must(err, "purge")
 	}
+}
+
+func onlyTheMessageThatWasRead(t *trial) {
+	var lease dialect.Lease
+	var ready, parked []dialect.Ref
+	// Five ready rows, and four parked ones that are due: a head and what waits
+	// behind it, and two heads more.
+	fill := func(enqueue func(messages ...outbox.Message)) {
+		lease = t.hold()
+		enqueue(t.message("p"), t.message("p"), t.message("q"), t.message("r"))
+		first := refs(t.ready())
+		if len(first) != 4 {
+			t.fail("%d of 4 messages are ready", len(first))
+		}
+		once := func(row dialect.Ref) dialect.Failure {
+			return dialect.Failure{Ref: row, Attempts: 1, Blocking: true, Reason: "once"}
+		}
+		t.settle(lease, dialect.Settlement{
+			Hold: first[1:2], Failed: []dialect.Failure{once(first[0]), once(first[2]), once(first[3])},
+		})
+		enqueue(t.message("a"), t.message("b"), t.message("c"), t.message("c"), t.message(""))
+		due := t.due()
+		slices.SortFunc(due, func(a, b dialect.Row) int { return cmp.Compare(a.Seq, b.Seq) })
+		if ready, parked = refs(t.ready()), refs(due); len(ready) != 5 || len(parked) != 4 {
+			t.fail("%d of 5 messages are ready and %d of 4 are due", len(ready), len(parked))
+		}
+	}
+	settlement := func(archive bool, ready, parked []dialect.Ref) dialect.Settlement {
+		retry := func(row dialect.Ref) dialect.Failure {
+			return dialect.Failure{Ref: row, Attempts: 7, Delay: time.Hour, Blocking: true, Reason: "again"}
+		}
+		dead := func(row dialect.Ref) dialect.Failure {
+			return dialect.Failure{Ref: row, Attempts: 8, Dead: true, Blocking: true, Reason: "never"}
+		}
+		return dialect.Settlement{
+			Archive:   archive,
+			Published: ready[:2], Failed: []dialect.Failure{retry(ready[2]), dead(ready[4])}, Hold: ready[3:4],
+			PublishedParked: parked[:2], FailedParked: []dialect.Failure{retry(parked[2]), dead(parked[3])},
+		}
+	}
+	// One outcome alone, and all in one.
+	changesNothing := func(whose string, s dialect.Settlement) {
+		before := t.snapshot()
+		for _, alone := range []struct {
+			what string
+			dialect.Settlement
+		}{
+			{"published", dialect.Settlement{Archive: s.Archive, Published: s.Published}},
+			{"held", dialect.Settlement{Hold: s.Hold}},
+			{"failed", dialect.Settlement{Failed: s.Failed}},
+			{"published from parked", dialect.Settlement{Archive: s.Archive, PublishedParked: s.PublishedParked}},
+			{"failed again", dialect.Settlement{FailedParked: s.FailedParked}},
+			{"in all outcomes", s},
+		} {
+			t.settle(lease, alone.Settlement)
+			if after := t.snapshot(); after != before {
+				t.fail("a settle of rows under %s ids, %s (archive %v), changed the tables:\nbefore %s\n after %s", whose, alone.what, s.Archive, before, after)
+			}
+		}
+		if n, err := t.box.Replay(t.ctx, everything, 0); err != nil || n != 0 {
+			t.fail("a settle of rows under %s ids (archive %v) kept %d: %v", whose, s.Archive, n, err)
+		}
+	}
+	foreign := func(rows []dialect.Ref) []dialect.Ref {
+		rows = slices.Clone(rows)
+		for i := range rows {
+			rows[i].ID = uuid.New()
+		}
+		return rows
+	}
+	// Ids that are there, each at the place of another outcome, too.
+	turned := func(rows []dialect.Ref) []dialect.Ref {
+		other := slices.Clone(rows)
+		for i := range rows {
+			other[i].ID = rows[(i+1)%len(rows)].ID
+		}
+		return other
+	}
+	for _, archive := range []bool{true, false} {
+		fill(t.enqueueUnseen)
+		changesNothing("foreign", settlement(archive, foreign(ready), foreign(parked)))
+		changesNothing("each other's", settlement(archive, turned(ready), turned(parked)))
+		// Some of it right: that is done. Then the rest.
+		t.settle(lease, settlement(archive,
+			slices.Concat(ready[:1], foreign(ready[1:])), slices.Concat(foreign(parked[:3]), parked[3:])))
+		if s := t.stats(); s.Ready != 4 || s.Dead != 1 || s.Retry != 2 || s.Held != 1 {
+			t.error("a settle with one right id among five ready rows and one among four parked ones (archive %v) left %d ready, %d dead, %d retry, %d held",
+				archive, s.Ready, s.Dead, s.Retry, s.Held)
+		}
+		t.settle(lease, settlement(archive, ready, parked))
+		if s := t.stats(); s.Ready != 0 || s.Dead != 2 || s.Retry != 2 || s.Held != 1 {
+			t.error("the right settle behind it (archive %v) left %d ready, %d dead, %d retry, %d held", archive, s.Ready, s.Dead, s.Retry, s.Held)
+		}
+		want := 0
+		if archive {
+			want = 4
+		}
+		if n, err := t.box.Replay(t.ctx, everything, 0); err != nil || n != want {
+			t.error("the settles of four published messages (archive %v) kept %d: %v", archive, n, err)
+		}
+		t.clear()
+		_, err := t.box.Purge(t.ctx, 0, 0)
+		t.must(err, "purge")
+	}
+	// What was passed over is delivered.
+	fill(t.enqueueAll)
+	changesNothing("foreign", settlement(true, foreign(ready), foreign(parked)))
+	t.must(t.store().Release(t.ctx, t.db, lease), "release")
+	t.start(patient)
+	t.settleDown()
+	t.noDuplicates()
 }
 
 func archiveFails(t *trial) {

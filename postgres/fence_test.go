@@ -47,7 +47,9 @@ func (f *fixture) writes(lease dialect.Lease) map[string]func() (bool, error) {
 		return func() (bool, error) { return f.store.Settle(ctx, f.db, lease, time.Hour, s) }
 	}
 	ready, parked := f.ref(key+".ready"), f.parkedRef(key+".retry")
-	failures := func(row dialect.Ref) []dialect.Failure { return []dialect.Failure{{Ref: row, Attempts: 9, Blocking: true}} }
+	failures := func(row dialect.Ref) []dialect.Failure {
+		return []dialect.Failure{{Ref: row, Attempts: 9, Blocking: true}}
+	}
 	return map[string]func() (bool, error){
 		"Extend":  func() (bool, error) { return f.store.Extend(ctx, f.db, lease, time.Hour) },
 		"Release": func() (bool, error) { return false, f.store.Release(ctx, f.db, lease) },

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
 	"github.com/outbox-suite/outbox/dialect"
 )
 
@@ -167,9 +169,9 @@ func (s *store) promote(ctx context.Context, tx *sql.Tx, lane int, keys []int64)
 
 // refs turns the names of rows on their side: an array of places and one of ids.
 func refs(list []dialect.Ref) []any {
-	place, id := make([]int64, len(list)), make([]string, len(list))
+	place, id := make([]int64, len(list)), make([]pgtype.UUID, len(list))
 	for i := range list {
-		place[i], id[i] = list[i].Place, uuidText(list[i].ID)
+		place[i], id[i] = list[i].Place, pgtype.UUID{Bytes: list[i].ID, Valid: true}
 	}
 	return []any{place, id}
 }
@@ -178,14 +180,14 @@ func refs(list []dialect.Ref) []any {
 func failures(list []dialect.Failure) []any {
 	var (
 		row, delay     []int64
-		id             []string
+		id             []pgtype.UUID
 		attempts       []int32
 		dead, blocking []bool
 		reason         []string
 	)
 	for _, f := range list {
 		row = append(row, f.Place)
-		id = append(id, uuidText(f.ID))
+		id = append(id, pgtype.UUID{Bytes: f.ID, Valid: true})
 		attempts = append(attempts, int32(min(f.Attempts, math.MaxInt32))) //nolint:gosec // bounded
 		dead = append(dead, f.Dead)
 		delay = append(delay, micros(f.Delay))

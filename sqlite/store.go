@@ -29,11 +29,11 @@ type statements struct {
 
 	poll, pending, claim, extend, release string
 
-	surfaceNeeded, fence, dueScheduled, surface, scheduledIsReady  string
-	dueHeads, dueHeld, ready                                       string
-	settle, takenReady, takenParked                                string
-	archiveReady, archiveParked, deleteReady, deleteParked         string
-	parkFailed, failParked, hold, demote, promote                  string
+	surfaceNeeded, fence, dueScheduled, surface, scheduledIsReady string
+	dueHeads, dueHeld, ready                                      string
+	settle, takenReady, takenParked                               string
+	archiveReady, archiveParked, deleteReady, deleteParked        string
+	parkFailed, failParked, hold, demote, promote                 string
 
 	stats, parked, lanesOfIDs, lanesOf, lockLane, selectParkedOfIDs, selectParked string
 	requeueUnplaced, requeueKeyless, requeueKeyed, discard                        string

@@ -406,7 +406,7 @@ func TestDue(t *testing.T) {
 	e.insert(e.message(""))
 	lease := e.claim(0)
 	rows := e.ready(0)
-		e.settle(lease, dialect.Settlement{Hold: refs(rows[3:18]), Failed: []dialect.Failure{
+	e.settle(lease, dialect.Settlement{Hold: refs(rows[3:18]), Failed: []dialect.Failure{
 		{Ref: e.at(1)[0], Blocking: true, Delay: 3 * time.Hour},
 		{Ref: e.at(2)[0], Blocking: true, Delay: 2 * time.Hour},
 		{Ref: e.at(3)[0], Blocking: true, Delay: time.Hour},

@@ -412,7 +412,7 @@ WITH fence AS (
 ), gone AS (
     DELETE FROM "Odd ""x"""."order"
     WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($5::bigint[]))) AND EXISTS (SELECT FROM fence)
-      AND ((seq, id) IN (SELECT n.seq, n.id::uuid FROM unnest($5::bigint[], $6::text[]) AS n(seq, id))) IS TRUE
+      AND ((seq, id) IN (SELECT unnest($5::bigint[]), unnest($6::uuid[]))) IS TRUE
 )
 SELECT EXISTS (SELECT FROM fence)
 
@@ -426,7 +426,7 @@ WITH fence AS (
 ), gone AS (
     DELETE FROM "Odd ""x"""."order"
     WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($5::bigint[]))) AND EXISTS (SELECT FROM fence)
-      AND ((seq, id) IN (SELECT n.seq, n.id::uuid FROM unnest($5::bigint[], $6::text[]) AS n(seq, id))) IS TRUE
+      AND ((seq, id) IN (SELECT unnest($5::bigint[]), unnest($6::uuid[]))) IS TRUE
     RETURNING *
 ), kept AS (
     INSERT INTO "Odd ""x"""."order_done" (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome)
@@ -440,7 +440,7 @@ SELECT EXISTS (SELECT FROM fence)
 WITH gone AS (
     DELETE FROM "Odd ""x"""."order_parked"
     WHERE lane = $1::int AND pos = ANY (ARRAY(SELECT unnest($2::bigint[])))
-      AND ((pos, id) IN (SELECT n.pos, n.id::uuid FROM unnest($2::bigint[], $3::text[]) AS n(pos, id))) IS TRUE
+      AND ((pos, id) IN (SELECT unnest($2::bigint[]), unnest($3::uuid[]))) IS TRUE
     RETURNING key_hash
 )
 SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL
@@ -450,7 +450,7 @@ SELECT DISTINCT key_hash FROM gone WHERE key_hash IS NOT NULL
 WITH gone AS (
     DELETE FROM "Odd ""x"""."order_parked"
     WHERE lane = $1::int AND pos = ANY (ARRAY(SELECT unnest($2::bigint[])))
-      AND ((pos, id) IN (SELECT n.pos, n.id::uuid FROM unnest($2::bigint[], $3::text[]) AS n(pos, id))) IS TRUE
+      AND ((pos, id) IN (SELECT unnest($2::bigint[]), unnest($3::uuid[]))) IS TRUE
     RETURNING *
 ), kept AS (
     INSERT INTO "Odd ""x"""."order_done" (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome, reason)
@@ -467,7 +467,7 @@ WITH failure AS MATERIALIZED (
 ), gone AS (
     DELETE FROM "Odd ""x"""."order"
     WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($2::bigint[])))
-      AND ((seq, id) IN (SELECT n.seq, n.id::uuid FROM unnest($2::bigint[], $3::text[]) AS n(seq, id))) IS TRUE
+      AND ((seq, id) IN (SELECT unnest($2::bigint[]), unnest($3::uuid[]))) IS TRUE
     RETURNING *
 ), kept AS (
     INSERT INTO "Odd ""x"""."order_parked" (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay,
@@ -488,10 +488,10 @@ WITH changed AS (
     SET attempts = f.attempts, reason = f.reason, blocking = f.blocking AND p.key_hash IS NOT NULL,
         state = CASE WHEN f.dead THEN 'dead' ELSE 'retry' END,
         available_at = CASE WHEN NOT f.dead THEN clock_timestamp() + f.delay * interval '1 microsecond' END
-    FROM unnest($2::bigint[], $3::text[], $4::int[], $5::bool[], $6::bigint[], $7::bool[], $8::text[])
+    FROM unnest($2::bigint[], $3::uuid[], $4::int[], $5::bool[], $6::bigint[], $7::bool[], $8::text[])
         AS f(pos, id, attempts, dead, delay, blocking, reason)
     WHERE p.lane = $1::int AND p.pos = f.pos AND p.pos = ANY (ARRAY(SELECT unnest($2::bigint[])))
-      AND (p.id = f.id::uuid) IS TRUE
+      AND (p.id = f.id) IS TRUE
     RETURNING p.key_hash
 )
 SELECT DISTINCT key_hash FROM changed WHERE key_hash IS NOT NULL
@@ -501,7 +501,7 @@ SELECT DISTINCT key_hash FROM changed WHERE key_hash IS NOT NULL
 WITH gone AS (
     DELETE FROM "Odd ""x"""."order"
     WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($2::bigint[])))
-      AND ((seq, id) IN (SELECT n.seq, n.id::uuid FROM unnest($2::bigint[], $3::text[]) AS n(seq, id))) IS TRUE
+      AND ((seq, id) IN (SELECT unnest($2::bigint[]), unnest($3::uuid[]))) IS TRUE
     RETURNING *
 ), kept AS (
     INSERT INTO "Odd ""x"""."order_parked" (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, state)
