@@ -54,9 +54,9 @@ func bound(tb testing.TB, tables dialect.Tables) dialect.Store {
 	return store
 }
 
-// everyStatement are all statements that are sent, for as long lists as there are.
+// everyStatement are all statements that are sent.
 func everyStatement(store dialect.Store) []oracle.Text {
-	list := oracle.StatementsFor(store, 2500, oracle.MostInList)
+	list := oracle.Statements(store)
 	for i, text := range oracle.StatementsOf(store, 1) {
 		list = append(list, oracle.Text{Name: "schema " + strconv.Itoa(i+1), Text: text})
 	}
@@ -111,9 +111,6 @@ func TestRules(t *testing.T) {
 			for i, b := range bind.FindAllStringSubmatch(text, -1) {
 				refuse("binds that are not each the next", b[1] != strconv.Itoa(i+1))
 			}
-			for _, list := range lists.FindAllStringSubmatch(text, -1) {
-				refuse("a list of more than 1,000", strings.Count(list[1], ",") >= 1000)
-			}
 			locks := strings.Contains(text, "FOR UPDATE")
 			refuse("a locking level that is not plain", locks && atLock.MatchString(text))
 			refuse("SKIP LOCKED outside claim and purge", strings.Contains(text, "SKIP LOCKED") &&
@@ -121,6 +118,30 @@ func TestRules(t *testing.T) {
 			refuse("a lock that is waited for without end", locks && !strings.Contains(text, "SKIP LOCKED") && !strings.Contains(text, "FOR UPDATE WAIT 10"))
 			for line := range strings.SplitSeq(st.Text, "\n") {
 				refuse("an empty line, which ends a statement in SQL*Plus", strings.TrimSpace(line) == "")
+			}
+		}
+	}
+}
+
+// TestLists writes no list of more than 1,000, and binds in order, however many ids a
+// filter has and rows are named.
+func TestLists(t *testing.T) {
+	for _, n := range []int{1, 2, 10, 11, 999, 1000, 1001, 2500} {
+		for _, st := range oracle.StatementsFor(bound(t, usual), n, min(n, oracle.MostInList)) {
+			longest := 0
+			for _, list := range lists.FindAllStringSubmatch(st.Text, -1) {
+				longest = max(longest, strings.Count(list[1], ",")+1)
+			}
+			if longest > 1000 {
+				t.Errorf("%s has a list of %d for %d", st.Name, longest, n)
+			}
+			if len(st.Text) < 5000 {
+				continue // TestRules
+			}
+			for i, b := range bind.FindAllStringSubmatch(quotes.ReplaceAllString(st.Text, ""), -1) {
+				if b[1] != strconv.Itoa(i+1) {
+					t.Fatalf("%s: bind %s is the %d. for %d", st.Name, b[1], i+1, n)
+				}
 			}
 		}
 	}

@@ -11,10 +11,12 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	driverpkg "github.com/sijms/go-ora/v2"
+	"github.com/sijms/go-ora/v2/network"
 
 	"github.com/outbox-suite/outbox/dialect"
 	"github.com/outbox-suite/outbox/oracle"
@@ -23,6 +25,7 @@ import (
 // A recorder is a driver that keeps what it is given, and answers queries as a test
 // says. It takes arguments the way go-ora does.
 type recorder struct {
+	mu     sync.Mutex // database/sql rolls back on its own when a context ends
 	sent   []sent
 	answer func(text string, args []driver.NamedValue) [][]driver.Value
 	fail   func(text string) error
@@ -54,6 +57,8 @@ func (c recorded) Commit() error   { c.keep("COMMIT", nil); return nil }
 func (c recorded) Rollback() error { c.keep("ROLLBACK", nil); return nil }
 
 func (c recorded) keep(text string, args []driver.NamedValue) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.sent = append(c.sent, sent{text, append([]driver.NamedValue(nil), args...)})
 }
 
@@ -109,6 +114,8 @@ func (s sent) rows() (n int) {
 }
 
 func (r *recorder) texts() (list []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, s := range r.sent {
 		list = append(list, s.text)
 	}
@@ -549,5 +556,41 @@ func TestBinds(t *testing.T) {
 	}
 	if err := conn.CheckNamedValue(&driver.NamedValue{Value: sql.NullInt64{}}); !errors.Is(err, driver.ErrSkip) {
 		t.Errorf("a Valuer: %v", err)
+	}
+}
+
+// TestSurfaceGivesUp when an insert does not come back, as one that waits for another
+// session's: the transaction is rolled back, and the error is a conflict.
+func TestSurfaceGivesUp(t *testing.T) {
+	r, db, store := recording(t)
+	r.answer = answer(t, store)
+	release := make(chan struct{})
+	r.fail = func(text string) error {
+		if strings.HasPrefix(text, "INSERT") {
+			<-release
+			return network.NewOracleError(1013)
+		}
+		return nil
+	}
+	time.AfterFunc(oracle.SurfaceWait+200*time.Millisecond, func() { close(release) })
+	moved, ok, err := store.Surface(t.Context(), db, dialect.Lease{Lane: 3, Owner: "me", Epoch: 7}, 9)
+	if moved != 0 || ok || !errors.Is(err, oracle.ErrSurfaceWaits) || oracle.New().Classify(err) != dialect.Conflict {
+		t.Errorf("%d, %t, %v", moved, ok, err)
+	}
+	server := new(network.OracleError)
+	if !errors.As(err, &server) {
+		t.Errorf("%v hides the driver's error", err)
+	}
+	for _, text := range r.texts() {
+		if text == "COMMIT" {
+			t.Error("it was committed")
+		}
+	}
+
+	// One that comes back in time is not a matter of waiting.
+	r.fail = nil
+	moved, ok, err = store.Surface(t.Context(), db, dialect.Lease{Lane: 3, Owner: "me", Epoch: 7}, 9)
+	if moved != 2 || !ok || err != nil {
+		t.Errorf("%d, %t, %v", moved, ok, err)
 	}
 }

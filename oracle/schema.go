@@ -283,7 +283,7 @@ func (s *store) Inspect(ctx context.Context, db dialect.DB) (found dialect.Inspe
 	if err != nil {
 		return found, err
 	}
-	found.Server = strings.TrimSpace(st.product + " " + st.release)
+	found.Server = strings.TrimSpace(strings.TrimSpace(st.product) + " " + st.release)
 	found.Version, found.Lanes = st.version, st.lanes
 	if text := tooOld(st.release); text != "" {
 		problem("%s", text)

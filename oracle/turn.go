@@ -77,10 +77,13 @@ func (s *store) Release(ctx context.Context, db dialect.DB, lease dialect.Lease)
 // surfacedTwice is the reason of a scheduled message that found its id taken.
 const surfacedTwice = "a message with this id is ready already"
 
-// surfaceWait bounds the transaction of Surface. An insert waits for another session that
-// has inserted the same id and not ended, and the server knows no bound for that wait:
-// the lane would stand still, its renewals with it.
-const surfaceWait = 5 * time.Second
+// An insert waits for another session that has inserted the same id and not ended, and
+// the server knows no bound for that wait: the lane would stand still, its renewals with
+// it. So Surface inserts surfaceRows at a time and gives up when these take surfaceWait.
+const (
+	surfaceRows = 20
+	surfaceWait = 2 * time.Second
+)
 
 // errSurfaceWaits is a [dialect.Conflict].
 var errSurfaceWaits = errors.New("a message that is due waits for an open transaction that has inserted its id")
@@ -88,13 +91,13 @@ var errSurfaceWaits = errors.New("a message that is due waits for an open transa
 // Surface moves due messages behind the fence. A producer that inserts the same id as
 // ready at the same moment makes it fail with a [dialect.Duplicate] error, or with a
 // [dialect.Conflict] when it does not end; the next call finds that id taken, or waits
-// again.
+// again. Nothing tells beforehand which id another session has inserted, so what is due
+// with it waits as well.
 func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease, limit int) (moved int, ok bool, err error) {
 	// When this ends, so do the statement, the transaction and the connection, which is
 	// closed: go-ora may report an interruption once more on it.
-	limited, cancel := context.WithTimeout(ctx, surfaceWait)
-	defer cancel()
-	inserting := false
+	limited, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	ok, err = s.fenced(limited, db, lease, func(tx *sql.Tx) error {
 		type row struct {
 			pos   int64
@@ -119,17 +122,21 @@ func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease,
 		if err := array(limited, tx, s.sql.surfacedTwice, repeat(raw(surfacedTwice), len(twice)), twice); err != nil {
 			return err
 		}
-		inserting = true
-		if err := array(limited, tx, s.sql.surface, fresh); err != nil {
-			return err
+		giveUp := time.AfterFunc(surfaceWait, func() { cancel(errSurfaceWaits) })
+		defer giveUp.Stop()
+		for some := range slices.Chunk(fresh, surfaceRows) {
+			giveUp.Reset(surfaceWait)
+			if err := array(limited, tx, s.sql.surface, some); err != nil {
+				return err
+			}
 		}
-		inserting = false
+		giveUp.Stop()
 		moved = len(fresh)
 		return array(limited, tx, s.sql.deleteParked, repeat(int64(lease.Lane), len(fresh)), fresh, ids)
 	})
-	switch {
-	case inserting && limited.Err() != nil && ctx.Err() == nil:
-		return 0, false, fmt.Errorf("%w: %w", errSurfaceWaits, err)
+	switch waits := context.Cause(limited); {
+	case err != nil && errors.Is(waits, errSurfaceWaits):
+		return 0, false, fmt.Errorf("%w: %w", waits, err)
 	case !ok:
 		return 0, false, err
 	}

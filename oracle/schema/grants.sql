@@ -7,7 +7,8 @@
 --     CREATE ROLE outbox_operator;
 --     CREATE ROLE outbox_consumer;
 --
--- Each user needs CREATE SESSION besides. An identity column needs no privilege on its
+-- Each user needs CREATE SESSION besides, and, where it was revoked from PUBLIC, a relay
+-- EXECUTE on SYS.DBMS_LOB, for the sizes of payloads. An identity column needs no privilege on its
 -- sequence, and SELECT is enough for SELECT … FOR UPDATE.
 --
 -- To migrate takes CREATE TABLE, CREATE SEQUENCE and a quota in the user's own schema,
