@@ -14,7 +14,7 @@ func (b *broker) pause(context.Context) error {
 	}
 	for {
 		_, err := syscall.Wait4(b.cmd.Process.Pid, new(syscall.WaitStatus), syscall.WUNTRACED, nil)
-		if err != syscall.EINTR { //nolint:errorlint // it is never wrapped
+		if err != syscall.EINTR {
 			return err
 		}
 	}

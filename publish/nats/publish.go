@@ -216,8 +216,9 @@ func explainCode(api *jetstream.APIError, failed error, topic, stream string) er
 	case codeClusterNotAvailable, codeClusterNotLeader, codeInsufficientResources, codeMemoryExceeded, codeStorageExceeded,
 		codeStreamOffline, codeStreamOfflineReason, jetstream.JSErrCodeJetStreamNotEnabled, jetstream.JSErrCodeJetStreamNotEnabledForAccount:
 		return relay.Unavailable(failed)
+	default:
+		return failed
 	}
-	return failed
 }
 
 // askFor is how long the server may take to say why no stream answers.

@@ -89,10 +89,7 @@ func payloadIsExact(t *trial) {
 		every[i] = byte(i)
 	}
 	noise := make([]byte, 64<<10)
-	random := rand.New(rand.NewPCG(1, 2))
-	for i := range noise {
-		noise[i] = byte(random.Uint32())
-	}
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(noise)
 	var ms []relay.Message
 	for _, contentType := range []string{"application/json", "application/octet-stream", "text/plain; charset=utf-8"} {
 		for _, payload := range [][]byte{

@@ -117,8 +117,8 @@ func killedInMidPublish(t *trial) {
 		errs []error
 	}
 	calls := make(chan call)
-	ctx, cancel := context.WithCancel(t.ctx)
-	defer cancel()
+	over := make(chan struct{})
+	defer close(over)
 	const callers = 4
 	for range callers {
 		go func() {
@@ -127,7 +127,7 @@ func killedInMidPublish(t *trial) {
 				c.errs = t.publish(p, c.ms...)
 				select {
 				case calls <- c:
-				case <-ctx.Done():
+				case <-over:
 					return
 				}
 			}

@@ -635,7 +635,7 @@ func (p *publisher) conn(ctx context.Context) (*conn, error) {
 func (p *publisher) release(c *conn, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if err != nil && !(p.keepsDead && errors.Is(err, os.ErrDeadlineExceeded)) {
+	if err != nil && (!p.keepsDead || !errors.Is(err, os.ErrDeadlineExceeded)) {
 		delete(p.open, c.Conn)
 		_ = c.Close()
 		return

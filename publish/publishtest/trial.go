@@ -75,7 +75,7 @@ func try(ctx context.Context, target *Target, s *Scenario) (got, skipped string)
 	defer cancel()
 	t := &trial{ctx: ctx, target: target}
 	done := make(chan struct{})
-	go func() { //nolint:contextcheck // what cleans up outlives the deadline on purpose
+	go func() {
 		defer close(done)
 		defer t.cleanUp()
 		defer func() {
