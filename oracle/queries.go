@@ -95,9 +95,16 @@ SELECT NVL(MAX(c.work), 0), NVL(MAX(c.held), 0) FROM (
 
 // claimSQL locks one lane row by primary key, or passes by when another session has it.
 const claimSQL = `
-SELECT l.epoch FROM {lane} l
+SELECT l.lane FROM {lane} l
 WHERE l.lane = ? AND (l.lease_until <= ` + now + ` OR l.owner = ?)
 FOR UPDATE SKIP LOCKED`
+
+// freeSQL runs under the lock of claim, and reads the row as it is then. Whether a
+// statement that skips locked rows evaluates its condition again on a row that was
+// changed and committed a moment before, as one that waits does, is not documented.
+const freeSQL = `
+SELECT l.epoch FROM {lane} l
+WHERE l.lane = ? AND (l.lease_until <= ` + now + ` OR l.owner = ?)`
 
 // ownSQL runs under the lock of claim.
 const ownSQL = `
@@ -107,7 +114,8 @@ WHERE lane = ?`
 
 // fenceSQL is the fence. It waits for the lane row's lock; when the row was changed
 // meanwhile, in a column of the condition, the server evaluates the condition again on
-// the newest version, and the row is gone from the result (write consistency). A row is
+// the newest version, and the row is gone from the result: Oracle Database Concepts,
+// "Read Committed Isolation Level", and what is known as restart or write consistency. A row is
 // the lease.
 const fenceSQL = `
 SELECT l.epoch FROM {lane} l
@@ -560,26 +568,26 @@ FROM {lane} l`
 // statements are the statements rendered for one set of tables, under the names of their
 // constants.
 type statements struct {
-	readCommitted                                       string
-	poll, pending, claim, own, fence, extend, release   string
-	insert, schedule                                    string
-	dueScheduled, surface, surfacedTwice, deleteParked  string
-	chooseReady, ready                                  string
-	dueHeads, dueHeld                                   string
-	settle                                              string
-	archiveReady, archiveParked, fail, failParked, hold string
-	deleteReady, demote, promote                        string
-	stats, lockLane                                     string
-	requeueWaiting, requeueUnplaced                     string
-	requeueKeyless, requeueKeyed, discard               string
-	clock, replay, choosePurge, purge                   string
-	purgeDue, claimPurge                                string
-	record, recorded, choosePurgeInbox, purgeInbox      string
-	session, tables, indexes, meta, lanes               string
-	parked, requeueLanes, discardLanes                  filtered
-	chooseRequeue, chooseDiscard, chooseReplay          filtered
-	readParked, keysOfReady, keysOfParked               listed
-	lockPurge, lockPurgeInbox                           listed
+	readCommitted                                           string
+	poll, pending, claim, free, own, fence, extend, release string
+	insert, schedule                                        string
+	dueScheduled, surface, surfacedTwice, deleteParked      string
+	chooseReady, ready                                      string
+	dueHeads, dueHeld                                       string
+	settle                                                  string
+	archiveReady, archiveParked, fail, failParked, hold     string
+	deleteReady, demote, promote                            string
+	stats, lockLane                                         string
+	requeueWaiting, requeueUnplaced                         string
+	requeueKeyless, requeueKeyed, discard                   string
+	clock, replay, choosePurge, purge                       string
+	purgeDue, claimPurge                                    string
+	record, recorded, choosePurgeInbox, purgeInbox          string
+	session, tables, indexes, meta, lanes                   string
+	parked, requeueLanes, discardLanes                      filtered
+	chooseRequeue, chooseDiscard, chooseReplay              filtered
+	readParked, keysOfReady, keysOfParked                   listed
+	lockPurge, lockPurgeInbox                               listed
 }
 
 func render(t dialect.Tables) statements {
@@ -603,7 +611,7 @@ func render(t dialect.Tables) statements {
 	}
 	return statements{
 		readCommitted: x(readCommittedSQL),
-		poll:          x(pollSQL), pending: x(pendingSQL), claim: x(claimSQL), own: x(ownSQL),
+		poll:          x(pollSQL), pending: x(pendingSQL), claim: x(claimSQL), free: x(freeSQL), own: x(ownSQL),
 		fence: x(fenceSQL), extend: x(extendSQL), release: x(releaseSQL),
 		insert: x(insertSQL), schedule: x(scheduleSQL),
 		dueScheduled: x(dueScheduledSQL), surface: x(surfaceSQL), surfacedTwice: x(surfacedTwiceSQL), deleteParked: x(deleteParkedSQL),

@@ -34,8 +34,12 @@ func (s *store) Pending(ctx context.Context, db dialect.DB, owner string) (work,
 // Claim takes a lane in one transaction, passing by a locked one.
 func (s *store) Claim(ctx context.Context, db dialect.DB, lane int, owner string, ttl time.Duration) (epoch int64, ok bool, err error) {
 	ok, err = s.inTx(ctx, db, func(tx *sql.Tx) (bool, error) {
-		free, err := query1(ctx, tx, []any{&epoch}, s.sql.claim, lane, raw(owner))
-		if err != nil || !free {
+		var locked int
+		ok, err := query1(ctx, tx, []any{&locked}, s.sql.claim, lane, raw(owner))
+		if err != nil || !ok {
+			return false, err
+		}
+		if ok, err = query1(ctx, tx, []any{&epoch}, s.sql.free, lane, raw(owner)); err != nil || !ok {
 			return false, err
 		}
 		return true, exec(ctx, tx, s.sql.own, raw(owner), micros(ttl), lane)

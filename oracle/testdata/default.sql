@@ -240,9 +240,13 @@ SELECT NVL(MAX(c.work), 0), NVL(MAX(c.held), 0) FROM (
 ) c
 
 -- claim --
-SELECT l.epoch FROM "OUTBOX_LANE" l
+SELECT l.lane FROM "OUTBOX_LANE" l
 WHERE l.lane = :1 AND (l.lease_until <= SYS_EXTRACT_UTC(SYSTIMESTAMP) OR l.owner = :2)
 FOR UPDATE SKIP LOCKED
+
+-- free --
+SELECT l.epoch FROM "OUTBOX_LANE" l
+WHERE l.lane = :1 AND (l.lease_until <= SYS_EXTRACT_UTC(SYSTIMESTAMP) OR l.owner = :2)
 
 -- own --
 UPDATE "OUTBOX_LANE"
