@@ -53,6 +53,9 @@ func as(t *testing.T, server *containers.Server, options func(dsn string) string
 		}
 		own := *u
 		own.User = url.UserPassword(user, password)
+		if tables.Schema != "" {
+			own.Path = "/" + tables.Schema
+		}
 		return mysql.Open(options(own.String()))
 	}
 }

@@ -576,7 +576,7 @@ SELECT version, lanes FROM {meta}`
 const variablesSQL = `
 -- What the server and this session are set to. Not every server has them all.
 SHOW VARIABLES WHERE variable_name IN ('sql_mode', 'read_only', 'super_read_only', 'transaction_read_only', 'tx_read_only',
-    'innodb_read_only', 'innodb_flush_log_at_trx_commit', 'log_bin', 'binlog_format')`
+    'sql_safe_updates', 'innodb_read_only', 'innodb_flush_log_at_trx_commit', 'log_bin', 'binlog_format')`
 
 const lanesSQL = `
 -- How many rows are lanes, and how many are none.

@@ -244,7 +244,7 @@ func (s *store) Inspect(ctx context.Context, db dialect.DB) (found dialect.Inspe
 		if err != nil {
 			return err
 		}
-		if err := s.inspectSession(ctx, tx, problem); err != nil {
+		if err := s.inspectSession(ctx, tx, st.server, problem); err != nil {
 			return err
 		}
 		found.Version, found.Lanes = st.version, st.lanes
@@ -320,7 +320,7 @@ func tooOld(version string) string {
 }
 
 // inspectSession looks at the settings of the server and of the session.
-func (s *store) inspectSession(ctx context.Context, tx *sql.Tx, problem func(string, ...any)) error {
+func (s *store) inspectSession(ctx context.Context, tx *sql.Tx, server string, problem func(string, ...any)) error {
 	variables, err := query(ctx, tx, func(v *[2]string) []any { return []any{&v[0], &v[1]} }, variablesSQL)
 	if err != nil {
 		return err
@@ -335,6 +335,9 @@ func (s *store) inspectSession(ctx context.Context, tx *sql.Tx, problem func(str
 	}
 	if strings.Contains(mode, "EMPTY_STRING_IS_NULL") {
 		problem("sql_mode has EMPTY_STRING_IS_NULL, which takes an empty text for none: remove it")
+	}
+	if value["sql_safe_updates"] == "ON" && strings.Contains(server, "MariaDB") {
+		problem("sql_safe_updates is ON, with which MariaDB refuses to update the rows of a list: set it to OFF for this user")
 	}
 	for _, name := range []string{"read_only", "super_read_only", "innodb_read_only"} {
 		if v := value[name]; v != "" && v != "OFF" {

@@ -132,3 +132,20 @@ func TestSnapshotTooOld(t *testing.T) {
 		f.is(fmt.Sprint("class of ", err), mysql.New().Classify(err), dialect.Conflict)
 	})
 }
+
+// TestSafeUpdates works in a session that refuses updates without a key, or tells why
+// it does not.
+func TestSafeUpdates(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		f.db = f.open(with(f.dsn, "sql_safe_updates", "1"))
+		if !f.isMariaDB() {
+			f.everything()
+			return
+		}
+		found, err := f.store.Inspect(t.Context(), f.db)
+		f.ok(err)
+		if len(found.Problems) != 1 || !strings.Contains(found.Problems[0], "sql_safe_updates is ON") {
+			t.Errorf("problems: %q", found.Problems)
+		}
+	})
+}
