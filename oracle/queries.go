@@ -542,7 +542,8 @@ DELETE FROM {inbox} WHERE consumer = ? AND message_id = ?`
 // sessionSQL is what the server and the session are. A privilege on V$ views is not
 // needed.
 const sessionSQL = `
-SELECT v.product, v.version, SYS_CONTEXT('USERENV', 'DATABASE_ROLE'), SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA')
+SELECT v.product, v.version, SYS_CONTEXT('USERENV', 'DATABASE_ROLE'), SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA'),
+    SYS_CONTEXT('USERENV', 'SESSION_USER'), (SELECT COUNT(*) FROM session_privs p WHERE p.privilege = 'SELECT ANY TABLE')
 FROM product_component_version v
 WHERE v.product LIKE 'Oracle%'`
 

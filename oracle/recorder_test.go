@@ -428,7 +428,7 @@ func answer(t *testing.T, store dialect.Store) func(string, []driver.NamedValue)
 		"chooseRequeue": {"6", id, "9", "1", "1"}, "chooseDiscard": {"6", id, nil, "0", "0"},
 		"chooseReplay": {"1700000000000000", "6", "0"}, "choosePurge": {"1700000000000000", "6"}, "purgeDue": {"1"},
 		"recorded": {"1"}, "choosePurgeInbox": {[]byte("c"), []byte("m")},
-		"session": {"Oracle Database 19c", "19.0.0.0.0", "PRIMARY", "ME"},
+		"session": {"Oracle Database 19c", "19.0.0.0.0", "PRIMARY", "ME", "ME", "0"},
 	}
 	byText := make(map[string][]driver.Value)
 	for _, st := range oracle.StatementsFor(store, 2500, 1) {
@@ -450,6 +450,37 @@ func answer(t *testing.T, store dialect.Store) func(string, []driver.NamedValue)
 			return [][]driver.Value{{"6"}, {"7"}}
 		}
 		return nil
+	}
+}
+
+// TestInspectUnseen tells of a missing table only who would see it.
+func TestInspectUnseen(t *testing.T) {
+	for name, c := range map[string]struct {
+		user, privileges string
+		want             int
+	}{"Owner": {"ME", "0", 5}, "Administrator": {"SYSTEM", "1", 5}, "Relay": {"RELAY", "0", 0}} {
+		r, db, store := recording(t)
+		r.answer = func(text string, _ []driver.NamedValue) [][]driver.Value {
+			switch {
+			case strings.Contains(text, "session_privs"):
+				return [][]driver.Value{{"Oracle Database 19c ", "19.0.0.0.0", "PRIMARY", "ME", c.user, c.privileges}}
+			case strings.Contains(text, "all_tables"):
+				return [][]driver.Value{{"OUTBOX_META"}}
+			case strings.Contains(text, "all_indexes"):
+				return [][]driver.Value{{"OUTBOX_META_PK", "VALID"}}
+			case strings.Contains(text, "m.version"):
+				return [][]driver.Value{{"1", "16"}}
+			}
+			return nil
+		}
+		found, err := store.Inspect(t.Context(), db)
+		if err != nil || found.Version != 1 || found.Lanes != 16 || found.Server != "Oracle Database 19c 19.0.0.0.0" || len(found.Problems) != c.want {
+			t.Errorf("%s: %+v, %v", name, found, err)
+		}
+		_, err = store.Migrate(t.Context(), db)
+		if (err != nil) != (c.want > 0) {
+			t.Errorf("%s: migrate: %v", name, err)
+		}
 	}
 }
 

@@ -103,7 +103,7 @@ func (s *store) Migrate(ctx context.Context, db dialect.DB) (applied []int, err 
 		if err != nil {
 			return applied, err
 		}
-		if missing := append(s.missing(found), s.missingIndexes(found)...); len(missing) > 0 {
+		if missing := append(s.missing(found), s.missingIndexes(found)...); found.sees && len(missing) > 0 {
 			return applied, fmt.Errorf("schema version %d: %s could not be made, because something else has the name: remove or rename that, and migrate again",
 				version, strings.Join(missing, ", "))
 		}
@@ -165,8 +165,12 @@ var indexNames = []string{
 type standing struct {
 	product, release string // of the server
 	role             string // of the database
-	tables           map[string]bool
-	indexes          map[string]string // the status of each, by name
+	// sees tells that a table which is not found is not there. The dictionary shows
+	// nobody a table that is not granted to him, and the server calls one that is not
+	// granted missing as well (ORA-00942).
+	sees    bool
+	tables  map[string]bool
+	indexes map[string]string // the status of each, by name
 	// described tells that meta has its row; version and lanes are from it.
 	described      bool
 	version, lanes int
@@ -177,13 +181,14 @@ type standing struct {
 // others already.
 func (s *store) standing(ctx context.Context, db dialect.DB) (st standing, err error) {
 	err = read(ctx, db, func(tx *sql.Tx) error {
-		var owner string
-		if _, err := query1(ctx, tx, []any{&st.product, &st.release, &st.role, &owner}, s.sql.session); err != nil {
+		var owner, user string
+		if _, err := query1(ctx, tx, []any{&st.product, &st.release, &st.role, &owner, &user, &st.sees}, s.sql.session); err != nil {
 			return err
 		}
 		if s.tables.Schema != "" {
 			owner = fold(s.tables.Schema)
 		}
+		st.sees = st.sees || owner == user
 		if err := s.standingTables(ctx, tx, owner, &st); err != nil || !st.tables[s.bare("{meta}")] {
 			return err
 		}
@@ -231,8 +236,12 @@ func (s *store) bare(placeholder string) string {
 	return dialect.Expand(placeholder, dialect.Tables{Prefix: s.tables.Prefix, Lanes: s.tables.Lanes}, fold)
 }
 
-// missing are the tables that are not there, quoted.
+// missing are the tables that are not there, quoted. A user who may read meta and not
+// all tables is not told that the others are missing.
 func (s *store) missing(st standing) (names []string) {
+	if !st.sees && st.described && st.version > 0 {
+		return nil
+	}
 	for _, placeholder := range tableNames {
 		if !st.tables[s.bare(placeholder)] {
 			names = append(names, s.name(placeholder))
@@ -243,6 +252,9 @@ func (s *store) missing(st standing) (names []string) {
 
 // missingIndexes are the indexes that are not there, quoted.
 func (s *store) missingIndexes(st standing) (names []string) {
+	if !st.sees {
+		return nil
+	}
 	for _, placeholder := range indexNames {
 		if _, ok := st.indexes[s.bare(placeholder)]; !ok {
 			names = append(names, s.name(placeholder))

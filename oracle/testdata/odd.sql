@@ -486,7 +486,8 @@ WHERE ROWNUM <= :2
 DELETE FROM "Odd x"."ORDER_INBOX" WHERE consumer = :1 AND message_id = :2
 
 -- session --
-SELECT v.product, v.version, SYS_CONTEXT('USERENV', 'DATABASE_ROLE'), SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA')
+SELECT v.product, v.version, SYS_CONTEXT('USERENV', 'DATABASE_ROLE'), SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA'),
+    SYS_CONTEXT('USERENV', 'SESSION_USER'), (SELECT COUNT(*) FROM session_privs p WHERE p.privilege = 'SELECT ANY TABLE')
 FROM product_component_version v
 WHERE v.product LIKE 'Oracle%'
 
