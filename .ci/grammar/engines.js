@@ -9,7 +9,13 @@ module.exports = {
     dialect: 'TSQL',
     cut: text => text.split(/;\n/),
     prepare: sql => sql,
-    unknown: []
+    unknown: [
+      {
+        text: /^GRANT (?:SELECT, [A-Z, ]+|UPDATE \(purge_at\))(?= ON )/,
+        why: 'the grammar knows one privilege of few; "GRANT object permissions" has a list, UPDATE, DELETE and columns',
+        instead: 'GRANT SELECT'
+      }
+    ]
   },
   oracle: {
     dialect: 'PLSQL',

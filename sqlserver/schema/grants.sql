@@ -17,26 +17,26 @@
 
 -- producer: services that enqueue, with the library or with a plain INSERT. It reads
 -- nothing but the number of lanes.
-GRANT INSERT ON {ready} TO outbox_producer;
-GRANT INSERT ON {parked} TO outbox_producer;
-GRANT SELECT ON {meta} TO outbox_producer;
+GRANT INSERT ON OBJECT::{ready} TO outbox_producer;
+GRANT INSERT ON OBJECT::{parked} TO outbox_producer;
+GRANT SELECT ON OBJECT::{meta} TO outbox_producer;
 
 -- relay: claims, publishes, settles, surfaces what is due, and purges done.
-GRANT SELECT ON {meta} TO outbox_relay;
-GRANT UPDATE (purge_at) ON {meta} TO outbox_relay;
-GRANT SELECT, INSERT, DELETE ON {ready} TO outbox_relay;
-GRANT SELECT, INSERT, UPDATE, DELETE ON {parked} TO outbox_relay;
-GRANT SELECT, INSERT, DELETE ON {done} TO outbox_relay;
-GRANT SELECT, UPDATE ON {lane} TO outbox_relay;
-GRANT VIEW DEFINITION ON {inbox} TO outbox_relay;
+GRANT SELECT ON OBJECT::{meta} TO outbox_relay;
+GRANT UPDATE (purge_at) ON OBJECT::{meta} TO outbox_relay;
+GRANT SELECT, INSERT, DELETE ON OBJECT::{ready} TO outbox_relay;
+GRANT SELECT, INSERT, UPDATE, DELETE ON OBJECT::{parked} TO outbox_relay;
+GRANT SELECT, INSERT, DELETE ON OBJECT::{done} TO outbox_relay;
+GRANT SELECT, UPDATE ON OBJECT::{lane} TO outbox_relay;
+GRANT VIEW DEFINITION ON OBJECT::{inbox} TO outbox_relay;
 
 -- operator: status, parked, requeue, discard, replay, purge.
-GRANT SELECT ON {meta} TO outbox_operator;
-GRANT SELECT, INSERT ON {ready} TO outbox_operator;
-GRANT SELECT, UPDATE, DELETE ON {parked} TO outbox_operator;
-GRANT SELECT, INSERT, DELETE ON {done} TO outbox_operator;
-GRANT SELECT ON {lane} TO outbox_operator;
-GRANT VIEW DEFINITION ON {inbox} TO outbox_operator;
+GRANT SELECT ON OBJECT::{meta} TO outbox_operator;
+GRANT SELECT, INSERT ON OBJECT::{ready} TO outbox_operator;
+GRANT SELECT, UPDATE, DELETE ON OBJECT::{parked} TO outbox_operator;
+GRANT SELECT, INSERT, DELETE ON OBJECT::{done} TO outbox_operator;
+GRANT SELECT ON OBJECT::{lane} TO outbox_operator;
+GRANT VIEW DEFINITION ON OBJECT::{inbox} TO outbox_operator;
 
 -- consumer: the inbox, and its purge.
-GRANT SELECT, INSERT, DELETE ON {inbox} TO outbox_consumer;
+GRANT SELECT, INSERT, DELETE ON OBJECT::{inbox} TO outbox_consumer;

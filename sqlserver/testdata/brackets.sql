@@ -219,29 +219,29 @@ INSERT INTO [a]]b[].[]]]]; -- '_meta] (version, lanes) VALUES (1, 3);
 
 -- producer: services that enqueue, with the library or with a plain INSERT. It reads
 -- nothing but the number of lanes.
-GRANT INSERT ON [a]]b[].[]]]]; -- '] TO outbox_producer;
-GRANT INSERT ON [a]]b[].[]]]]; -- '_parked] TO outbox_producer;
-GRANT SELECT ON [a]]b[].[]]]]; -- '_meta] TO outbox_producer;
+GRANT INSERT ON OBJECT::[a]]b[].[]]]]; -- '] TO outbox_producer;
+GRANT INSERT ON OBJECT::[a]]b[].[]]]]; -- '_parked] TO outbox_producer;
+GRANT SELECT ON OBJECT::[a]]b[].[]]]]; -- '_meta] TO outbox_producer;
 
 -- relay: claims, publishes, settles, surfaces what is due, and purges done.
-GRANT SELECT ON [a]]b[].[]]]]; -- '_meta] TO outbox_relay;
-GRANT UPDATE (purge_at) ON [a]]b[].[]]]]; -- '_meta] TO outbox_relay;
-GRANT SELECT, INSERT, DELETE ON [a]]b[].[]]]]; -- '] TO outbox_relay;
-GRANT SELECT, INSERT, UPDATE, DELETE ON [a]]b[].[]]]]; -- '_parked] TO outbox_relay;
-GRANT SELECT, INSERT, DELETE ON [a]]b[].[]]]]; -- '_done] TO outbox_relay;
-GRANT SELECT, UPDATE ON [a]]b[].[]]]]; -- '_lane] TO outbox_relay;
-GRANT VIEW DEFINITION ON [a]]b[].[]]]]; -- '_inbox] TO outbox_relay;
+GRANT SELECT ON OBJECT::[a]]b[].[]]]]; -- '_meta] TO outbox_relay;
+GRANT UPDATE (purge_at) ON OBJECT::[a]]b[].[]]]]; -- '_meta] TO outbox_relay;
+GRANT SELECT, INSERT, DELETE ON OBJECT::[a]]b[].[]]]]; -- '] TO outbox_relay;
+GRANT SELECT, INSERT, UPDATE, DELETE ON OBJECT::[a]]b[].[]]]]; -- '_parked] TO outbox_relay;
+GRANT SELECT, INSERT, DELETE ON OBJECT::[a]]b[].[]]]]; -- '_done] TO outbox_relay;
+GRANT SELECT, UPDATE ON OBJECT::[a]]b[].[]]]]; -- '_lane] TO outbox_relay;
+GRANT VIEW DEFINITION ON OBJECT::[a]]b[].[]]]]; -- '_inbox] TO outbox_relay;
 
 -- operator: status, parked, requeue, discard, replay, purge.
-GRANT SELECT ON [a]]b[].[]]]]; -- '_meta] TO outbox_operator;
-GRANT SELECT, INSERT ON [a]]b[].[]]]]; -- '] TO outbox_operator;
-GRANT SELECT, UPDATE, DELETE ON [a]]b[].[]]]]; -- '_parked] TO outbox_operator;
-GRANT SELECT, INSERT, DELETE ON [a]]b[].[]]]]; -- '_done] TO outbox_operator;
-GRANT SELECT ON [a]]b[].[]]]]; -- '_lane] TO outbox_operator;
-GRANT VIEW DEFINITION ON [a]]b[].[]]]]; -- '_inbox] TO outbox_operator;
+GRANT SELECT ON OBJECT::[a]]b[].[]]]]; -- '_meta] TO outbox_operator;
+GRANT SELECT, INSERT ON OBJECT::[a]]b[].[]]]]; -- '] TO outbox_operator;
+GRANT SELECT, UPDATE, DELETE ON OBJECT::[a]]b[].[]]]]; -- '_parked] TO outbox_operator;
+GRANT SELECT, INSERT, DELETE ON OBJECT::[a]]b[].[]]]]; -- '_done] TO outbox_operator;
+GRANT SELECT ON OBJECT::[a]]b[].[]]]]; -- '_lane] TO outbox_operator;
+GRANT VIEW DEFINITION ON OBJECT::[a]]b[].[]]]]; -- '_inbox] TO outbox_operator;
 
 -- consumer: the inbox, and its purge.
-GRANT SELECT, INSERT, DELETE ON [a]]b[].[]]]]; -- '_inbox] TO outbox_consumer;
+GRANT SELECT, INSERT, DELETE ON OBJECT::[a]]b[].[]]]]; -- '_inbox] TO outbox_consumer;
 
 -- poll --
 -- Reads the lane rows, and of each lane one entry of ready's primary key and two of

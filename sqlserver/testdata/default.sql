@@ -219,29 +219,29 @@ INSERT INTO [outbox_meta] (version, lanes) VALUES (1, 16);
 
 -- producer: services that enqueue, with the library or with a plain INSERT. It reads
 -- nothing but the number of lanes.
-GRANT INSERT ON [outbox] TO outbox_producer;
-GRANT INSERT ON [outbox_parked] TO outbox_producer;
-GRANT SELECT ON [outbox_meta] TO outbox_producer;
+GRANT INSERT ON OBJECT::[outbox] TO outbox_producer;
+GRANT INSERT ON OBJECT::[outbox_parked] TO outbox_producer;
+GRANT SELECT ON OBJECT::[outbox_meta] TO outbox_producer;
 
 -- relay: claims, publishes, settles, surfaces what is due, and purges done.
-GRANT SELECT ON [outbox_meta] TO outbox_relay;
-GRANT UPDATE (purge_at) ON [outbox_meta] TO outbox_relay;
-GRANT SELECT, INSERT, DELETE ON [outbox] TO outbox_relay;
-GRANT SELECT, INSERT, UPDATE, DELETE ON [outbox_parked] TO outbox_relay;
-GRANT SELECT, INSERT, DELETE ON [outbox_done] TO outbox_relay;
-GRANT SELECT, UPDATE ON [outbox_lane] TO outbox_relay;
-GRANT VIEW DEFINITION ON [outbox_inbox] TO outbox_relay;
+GRANT SELECT ON OBJECT::[outbox_meta] TO outbox_relay;
+GRANT UPDATE (purge_at) ON OBJECT::[outbox_meta] TO outbox_relay;
+GRANT SELECT, INSERT, DELETE ON OBJECT::[outbox] TO outbox_relay;
+GRANT SELECT, INSERT, UPDATE, DELETE ON OBJECT::[outbox_parked] TO outbox_relay;
+GRANT SELECT, INSERT, DELETE ON OBJECT::[outbox_done] TO outbox_relay;
+GRANT SELECT, UPDATE ON OBJECT::[outbox_lane] TO outbox_relay;
+GRANT VIEW DEFINITION ON OBJECT::[outbox_inbox] TO outbox_relay;
 
 -- operator: status, parked, requeue, discard, replay, purge.
-GRANT SELECT ON [outbox_meta] TO outbox_operator;
-GRANT SELECT, INSERT ON [outbox] TO outbox_operator;
-GRANT SELECT, UPDATE, DELETE ON [outbox_parked] TO outbox_operator;
-GRANT SELECT, INSERT, DELETE ON [outbox_done] TO outbox_operator;
-GRANT SELECT ON [outbox_lane] TO outbox_operator;
-GRANT VIEW DEFINITION ON [outbox_inbox] TO outbox_operator;
+GRANT SELECT ON OBJECT::[outbox_meta] TO outbox_operator;
+GRANT SELECT, INSERT ON OBJECT::[outbox] TO outbox_operator;
+GRANT SELECT, UPDATE, DELETE ON OBJECT::[outbox_parked] TO outbox_operator;
+GRANT SELECT, INSERT, DELETE ON OBJECT::[outbox_done] TO outbox_operator;
+GRANT SELECT ON OBJECT::[outbox_lane] TO outbox_operator;
+GRANT VIEW DEFINITION ON OBJECT::[outbox_inbox] TO outbox_operator;
 
 -- consumer: the inbox, and its purge.
-GRANT SELECT, INSERT, DELETE ON [outbox_inbox] TO outbox_consumer;
+GRANT SELECT, INSERT, DELETE ON OBJECT::[outbox_inbox] TO outbox_consumer;
 
 -- poll --
 -- Reads the lane rows, and of each lane one entry of ready's primary key and two of

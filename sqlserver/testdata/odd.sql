@@ -219,29 +219,29 @@ INSERT INTO [Odd "x"].[order_meta] (version, lanes) VALUES (1, 3);
 
 -- producer: services that enqueue, with the library or with a plain INSERT. It reads
 -- nothing but the number of lanes.
-GRANT INSERT ON [Odd "x"].[order] TO outbox_producer;
-GRANT INSERT ON [Odd "x"].[order_parked] TO outbox_producer;
-GRANT SELECT ON [Odd "x"].[order_meta] TO outbox_producer;
+GRANT INSERT ON OBJECT::[Odd "x"].[order] TO outbox_producer;
+GRANT INSERT ON OBJECT::[Odd "x"].[order_parked] TO outbox_producer;
+GRANT SELECT ON OBJECT::[Odd "x"].[order_meta] TO outbox_producer;
 
 -- relay: claims, publishes, settles, surfaces what is due, and purges done.
-GRANT SELECT ON [Odd "x"].[order_meta] TO outbox_relay;
-GRANT UPDATE (purge_at) ON [Odd "x"].[order_meta] TO outbox_relay;
-GRANT SELECT, INSERT, DELETE ON [Odd "x"].[order] TO outbox_relay;
-GRANT SELECT, INSERT, UPDATE, DELETE ON [Odd "x"].[order_parked] TO outbox_relay;
-GRANT SELECT, INSERT, DELETE ON [Odd "x"].[order_done] TO outbox_relay;
-GRANT SELECT, UPDATE ON [Odd "x"].[order_lane] TO outbox_relay;
-GRANT VIEW DEFINITION ON [Odd "x"].[order_inbox] TO outbox_relay;
+GRANT SELECT ON OBJECT::[Odd "x"].[order_meta] TO outbox_relay;
+GRANT UPDATE (purge_at) ON OBJECT::[Odd "x"].[order_meta] TO outbox_relay;
+GRANT SELECT, INSERT, DELETE ON OBJECT::[Odd "x"].[order] TO outbox_relay;
+GRANT SELECT, INSERT, UPDATE, DELETE ON OBJECT::[Odd "x"].[order_parked] TO outbox_relay;
+GRANT SELECT, INSERT, DELETE ON OBJECT::[Odd "x"].[order_done] TO outbox_relay;
+GRANT SELECT, UPDATE ON OBJECT::[Odd "x"].[order_lane] TO outbox_relay;
+GRANT VIEW DEFINITION ON OBJECT::[Odd "x"].[order_inbox] TO outbox_relay;
 
 -- operator: status, parked, requeue, discard, replay, purge.
-GRANT SELECT ON [Odd "x"].[order_meta] TO outbox_operator;
-GRANT SELECT, INSERT ON [Odd "x"].[order] TO outbox_operator;
-GRANT SELECT, UPDATE, DELETE ON [Odd "x"].[order_parked] TO outbox_operator;
-GRANT SELECT, INSERT, DELETE ON [Odd "x"].[order_done] TO outbox_operator;
-GRANT SELECT ON [Odd "x"].[order_lane] TO outbox_operator;
-GRANT VIEW DEFINITION ON [Odd "x"].[order_inbox] TO outbox_operator;
+GRANT SELECT ON OBJECT::[Odd "x"].[order_meta] TO outbox_operator;
+GRANT SELECT, INSERT ON OBJECT::[Odd "x"].[order] TO outbox_operator;
+GRANT SELECT, UPDATE, DELETE ON OBJECT::[Odd "x"].[order_parked] TO outbox_operator;
+GRANT SELECT, INSERT, DELETE ON OBJECT::[Odd "x"].[order_done] TO outbox_operator;
+GRANT SELECT ON OBJECT::[Odd "x"].[order_lane] TO outbox_operator;
+GRANT VIEW DEFINITION ON OBJECT::[Odd "x"].[order_inbox] TO outbox_operator;
 
 -- consumer: the inbox, and its purge.
-GRANT SELECT, INSERT, DELETE ON [Odd "x"].[order_inbox] TO outbox_consumer;
+GRANT SELECT, INSERT, DELETE ON OBJECT::[Odd "x"].[order_inbox] TO outbox_consumer;
 
 -- poll --
 -- Reads the lane rows, and of each lane one entry of ready's primary key and two of
