@@ -11,9 +11,9 @@ module.exports = {
     prepare: sql => sql,
     unknown: [
       {
-        text: /^GRANT (?:SELECT, [A-Z, ]+|UPDATE \(purge_at\))(?= ON )/,
-        why: 'the grammar knows one privilege of few; "GRANT object permissions" has a list, UPDATE, DELETE and columns',
-        instead: 'GRANT SELECT'
+        text: /^GRANT (?:(?:SELECT|INSERT|UPDATE|DELETE)(?: \(purge_at\))?(?:, )?)+ ON OBJECT::|^GRANT VIEW DEFINITION ON OBJECT::/,
+        why: '"GRANT object permissions" has lists, columns and OBJECT::, the grammar one privilege on a name',
+        instead: 'GRANT SELECT ON '
       }
     ]
   },
