@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"net"
 	"net/url"
 	"strings"
@@ -30,22 +31,26 @@ func TestConformanceOddNames(t *testing.T) {
 	onEachServer(t, func(t *testing.T, server *containers.Server) {
 		odd := target(t, server)
 		odd.Short = true
-		odd.Place = func(ctx context.Context, own *conformance.Target, suffix string) (func(context.Context) error, error) {
-			own.Schema, own.Prefix = `Odd x `+suffix, "order"
-			admin, err := oracle.Open(server.DSN)
-			if err != nil {
-				return nil, err
-			}
-			if err := makeUser(ctx, admin, quote(own.Schema), random()); err != nil {
-				return nil, err
-			}
-			return func(ctx context.Context) error {
-				defer func() { _ = admin.Close() }()
-				return dropUser(ctx, admin, quote(own.Schema))
-			}, nil
-		}
+		odd.Place = place(server, "Odd x ", "order")
 		conformance.Run(t, odd)
 	})
+}
+
+// place gives each scenario a schema of its own, named after its suffix.
+func place(server *containers.Server, schema, prefix string) func(context.Context, *conformance.Target, string) (func(context.Context) error, error) {
+	return func(ctx context.Context, own *conformance.Target, suffix string) (func(context.Context) error, error) {
+		own.Schema, own.Prefix = schema+suffix, prefix
+		admin, err := oracle.Open(server.DSN)
+		if err != nil {
+			return nil, err
+		}
+		if err := makeUser(ctx, admin, quote(own.Schema), random()); err != nil {
+			return nil, errors.Join(err, admin.Close())
+		}
+		return func(ctx context.Context) error {
+			return errors.Join(dropUser(ctx, admin, quote(own.Schema)), admin.Close())
+		}, nil
+	}
 }
 
 // oddSession is a session that is set as unfavourably as can be: text compares regardless
@@ -110,6 +115,7 @@ func target(t *testing.T, server *containers.Server) conformance.Target {
 		Dialect: oracle.New(),
 		Open:    func(context.Context) (*sql.DB, error) { return oracle.Open(dsn) },
 		As:      as(t, server),
+		Place:   place(server, "conformance_", "outbox"),
 		Source:  dsn,
 		Network: &conformance.Network{
 			Address: net.JoinHostPort(u.Hostname(), port(u)),
@@ -142,8 +148,7 @@ func reopen(dsn string) (dialect.Dialect, *sql.DB, error) {
 }
 
 // as gives the suite users with the privileges of schema/grants.sql and no others. The
-// script's roles are users here, one for each set of roles that a scenario asks for. Their
-// sessions find the tables of a target without a schema in the administrator's.
+// script's roles are users here, one for each set of roles that a scenario asks for.
 func as(t *testing.T, server *containers.Server) func(context.Context, dialect.Tables, ...conformance.Role) (*sql.DB, error) {
 	t.Helper()
 	password := "p" + random()
@@ -198,11 +203,7 @@ func as(t *testing.T, server *containers.Server) func(context.Context, dialect.T
 				}
 			}
 		}
-		schema := tables.Schema
-		if schema == "" {
-			schema = parsed(server.DSN).User.Username()
-		}
-		return openAltered(withUser(server.DSN, user, password), "CURRENT_SCHEMA = "+quote(schema))
+		return oracle.Open(withUser(server.DSN, user, password))
 	}
 }
 
