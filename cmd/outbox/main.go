@@ -70,7 +70,7 @@ func commands() []command {
 		enqueueCommand, relayCommand,
 		statusCommand, healthCommand, parkedCommand,
 		requeueCommand, discardCommand, replayCommand, purgeCommand,
-		conformanceCommand, demoCommand,
+		conformanceCommand, benchCommand, demoCommand,
 		versionCommand,
 	}
 }

@@ -1,0 +1,227 @@
+package bench
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/relay"
+)
+
+// accept is a publisher that throws everything away, as discard: does.
+type accept struct{}
+
+// Publish accepts all messages.
+func (accept) Publish(context.Context, []relay.Message) []error { return nil }
+
+// KeepsOrder returns true: nothing ever fails.
+func (accept) KeepsOrder() bool { return true }
+
+// fleet are relays in this process, each with a pool of its own.
+type fleet struct {
+	outbox    *outbox.Outbox
+	relays    int
+	config    relay.Config
+	publisher relay.Publisher
+	// wrap, when set, is put around each pool.
+	wrap func(*sql.DB) *sql.DB
+	// settled, when set, is told how many messages are settled so far.
+	settled func(total int64)
+	// shared relays use the outbox itself, whose wake-ups they get.
+	shared bool
+}
+
+// start starts the relays. stop ends them and returns the first error of any kind
+// that they met.
+func (r *run) start(ctx context.Context, f fleet) (stop func() error, err error) {
+	if f.publisher == nil {
+		f.publisher = accept{}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var (
+		group sync.WaitGroup
+		total atomic.Int64
+		mu    sync.Mutex
+		first error
+		taps  []*sql.DB
+	)
+	note := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if first == nil {
+			first = err
+		}
+	}
+	stop = func() error {
+		cancel()
+		group.Wait()
+		for _, db := range taps {
+			_ = db.Close()
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return first
+	}
+	other := f.config.Observer
+	f.config.Observer = relay.ObserverFunc(func(e relay.Event) {
+		switch e := e.(type) {
+		case relay.Settled:
+			n := total.Add(int64(e.Published))
+			if f.settled != nil {
+				f.settled(n)
+			}
+		case relay.Erred:
+			note(fmt.Errorf("relay: %s: %w", e.Op, e.Err))
+		case relay.ArchiveFailed:
+			note(fmt.Errorf("relay: archive: %w", e.Err))
+		}
+		if other != nil {
+			other.Observe(e)
+		}
+	})
+	for i := range f.relays {
+		o := f.outbox
+		if !f.shared {
+			if o, err = r.again(ctx, f.outbox, i+1); err != nil {
+				_ = stop() // what was wrong is known
+				return nil, err
+			}
+		}
+		if f.wrap != nil {
+			db := f.wrap(o.DB())
+			taps = append(taps, db)
+			if o, err = outbox.New(db, r.target.Dialect, outbox.Config{Prefix: o.Tables().Prefix, Lanes: o.Tables().Lanes}); err != nil {
+				_ = stop() // what was wrong is known
+				return nil, err
+			}
+		}
+		rl, err := relay.New(o, f.publisher, f.config)
+		if err != nil {
+			_ = stop() // as above
+			return nil, err
+		}
+		group.Go(func() {
+			if err := rl.Run(ctx); err != nil {
+				note(err)
+			}
+		})
+	}
+	return stop, nil
+}
+
+// stalled is how long a drain may go without a settle.
+const stalled = 2 * time.Minute
+
+// drain starts the relays, waits until n messages are settled, and returns how long
+// that took, from before the start.
+func (r *run) drain(ctx context.Context, n int, f fleet) (time.Duration, error) {
+	done := make(chan time.Duration, 1)
+	moved := make(chan struct{}, 1)
+	other := f.settled
+	began := time.Now()
+	f.settled = func(total int64) {
+		if other != nil {
+			other(total)
+		}
+		if total >= int64(n) {
+			select {
+			case done <- time.Since(began):
+			default:
+			}
+		}
+		select {
+		case moved <- struct{}{}:
+		default:
+		}
+	}
+	stop, err := r.start(ctx, f)
+	if err != nil {
+		return 0, err
+	}
+	quiet := time.NewTimer(stalled)
+	defer quiet.Stop()
+	for {
+		select {
+		case took := <-done:
+			if err := stop(); err != nil {
+				r.note("a relay met an error and went on: " + err.Error())
+			}
+			return took, nil
+		case <-moved:
+			quiet.Reset(stalled)
+		case <-quiet.C:
+			return 0, fmt.Errorf("no message was settled for %v (first error: %w)", stalled, stop())
+		case <-ctx.Done():
+			_ = stop()
+			return 0, context.Cause(ctx)
+		}
+	}
+}
+
+// perSecond is a rate.
+func perSecond(n int, took time.Duration) float64 {
+	return float64(n) / max(took, time.Nanosecond).Seconds()
+}
+
+// filled is a fresh outbox with n messages, tidied up.
+func (r *run) filled(ctx context.Context, n, size int) (*outbox.Outbox, error) {
+	o, err := r.outbox(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.fill(ctx, enqueueIn(o), n, size); err != nil {
+		return nil, err
+	}
+	return o, r.tidy(ctx, tablesOf(o)...)
+}
+
+// filledLoop is a fresh table of the loop with n messages, tidied up.
+func (r *run) filledLoop(ctx context.Context, n, size int) (tables, error) {
+	t, err := r.loopTables(ctx)
+	if err != nil {
+		return t, err
+	}
+	if err := r.fill(ctx, r.insertIn(t), n, size); err != nil {
+		return t, err
+	}
+	return t, r.tidy(ctx, t.loop)
+}
+
+// drainRate fills fresh tables, drains them and removes them.
+func (r *run) drainRate(n, size int, f fleet) func(ctx context.Context) ([]float64, error) {
+	return func(ctx context.Context) ([]float64, error) {
+		o, err := r.filled(ctx, n, size)
+		if err != nil {
+			return nil, err
+		}
+		f.outbox = o
+		took, err := r.drain(ctx, n, f)
+		if err != nil {
+			return nil, err
+		}
+		return []float64{perSecond(n, took)}, r.drop(ctx, tablesOf(o)...)
+	}
+}
+
+// loopRate is the same by hand.
+func (r *run) loopRate(n, size, batch, loops int, mark func([]int64) (string, []any)) func(ctx context.Context) ([]float64, error) {
+	return func(ctx context.Context) ([]float64, error) {
+		t, err := r.filledLoop(ctx, n, size)
+		if err != nil {
+			return nil, err
+		}
+		db, err := r.pool(ctx, 1)
+		if err != nil {
+			return nil, err
+		}
+		took, err := r.loop(db, t, batch, mark).drain(ctx, n, loops)
+		if err != nil {
+			return nil, err
+		}
+		return []float64{perSecond(n, took)}, r.drop(ctx, t.loop, t.business)
+	}
+}
