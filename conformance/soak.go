@@ -18,8 +18,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-suite/outbox"
-	"github.com/outbox-suite/outbox/internal/proxy"
 	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/internal/proxy"
 	"github.com/outbox-suite/outbox/relay"
 )
 
@@ -362,10 +362,10 @@ func (s *soak) producer(ctx context.Context, number int, db *sql.DB, dice *rand.
 		var used []int
 		messages := make([]outbox.Message, 1+dice.IntN(8))
 		for i := range messages {
-			switch n := dice.IntN(20); {
-			case n == 0: // without a key
+			switch dice.IntN(20) {
+			case 0: // without a key
 				messages[i] = s.messageFrom(dice, "")
-			case n == 1: // delayed; no other has its key, because it takes its place when it is due
+			case 1: // delayed; no other has its key, because it takes its place when it is due
 				messages[i] = s.messageFrom(dice, "delayed-"+s.newID(dice).String())
 				messages[i].Delay = time.Duration(dice.IntN(2000)) * time.Millisecond
 			default:
@@ -380,7 +380,7 @@ func (s *soak) producer(ctx context.Context, number int, db *sql.DB, dice *rand.
 		pause := time.Duration(1+dice.IntN(20)) * time.Millisecond
 		switch became {
 		case committed:
-			s.box.Wake()
+			s.box.Wake() //nolint:contextcheck // the signal outlives the call
 		case inDoubt:
 			// The server may still commit it, so what comes next must not be of its
 			// keys.
@@ -395,7 +395,9 @@ func (s *soak) producer(ctx context.Context, number int, db *sql.DB, dice *rand.
 }
 
 // transaction is one business transaction. One in ten is rolled back, one in ten
-// commits late.
+// commits late. It is finished when ctx ends in the middle.
+//
+//nolint:contextcheck // the transaction's context is the scenario's
 func (s *soak) transaction(ctx context.Context, box *outbox.Outbox, dice *rand.Rand, messages []outbox.Message) fate {
 	rollBack, late := dice.IntN(10) == 0, time.Duration(0)
 	if dice.IntN(10) == 0 {

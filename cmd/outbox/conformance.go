@@ -232,7 +232,7 @@ func conform(ctx context.Context, p *process, t target, c conformity) error {
 // cannot be written is found before the work.
 func createReports(paths []string) (files []*os.File, err error) {
 	for _, path := range paths {
-		f, err := os.Create(path)
+		f, err := os.Create(path) //nolint:gosec // where the user wants it
 		if err != nil {
 			return nil, errors.Join(usagef("report: %w", err), removeReports(files))
 		}
