@@ -68,13 +68,13 @@ function * statementsOf (engine, text) {
 }
 
 // mutants are broken variants of a statement: none of them may be accepted.
-function mutantsOf (sql) {
+function mutantsOf (engine, sql) {
   const list = {}
   const add = (what, text) => { if (text !== sql) list[what] = text }
   const close = sql.lastIndexOf(')')
   if (close >= 0) add('without its last closing parenthesis', sql.slice(0, close) + sql.slice(close + 1))
   add('with a closing parenthesis at its end', sql.replace(/;?\s*$/, ' )$&'))
-  add('with a keyword twice', sql.replace(/\b(FROM|SET|TABLE|INDEX|VALUES|SCHEMA|GRANT)\b/, '$1 $1'))
+  add('with a keyword twice', sql.replace(engine.twice, '$& $&'))
   add('with WHERE and nothing else', sql.replace(/\bWHERE\b[^]*$/, 'WHERE'))
   return list
 }
@@ -110,7 +110,7 @@ function check (file, failures) {
     const id = `${folder} ${name} ${known.slice(0, 12)} ${statements}`
     if (broken.has(id)) continue
     broken.add(id)
-    for (const [what, text] of Object.entries(mutantsOf(known))) {
+    for (const [what, text] of Object.entries(mutantsOf(engine, known))) {
       mutants++
       if (accepts(dialect, engine.prepare(text), PredictionMode.LL)) failures.push(`${title}: still parses ${what}`)
     }

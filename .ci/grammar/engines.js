@@ -3,11 +3,13 @@
 // An engine's grammar. unknown lists what it does not know though the server does: text
 // finds it, why says what documents it, and instead, where it is given, is an equal that
 // the grammar knows, with which the rest of the statement is checked. cut cuts a schema
-// step into statements; prepare makes what is sent out of what stands in the file.
+// step into statements; prepare makes what is sent out of what stands in the file; twice
+// finds the keyword that a broken variant has twice.
 module.exports = {
   sqlserver: {
     dialect: 'TSQL',
     cut: text => text.split(/;\n/),
+    twice: /\b(?:FROM|SET|TABLE|INDEX|VALUES|SCHEMA|GRANT)\b/,
     prepare: sql => sql,
     unknown: [
       {
@@ -19,8 +21,12 @@ module.exports = {
   },
   oracle: {
     dialect: 'PLSQL',
+    // Not SET, which the grammar takes for an alias before another SET.
+    twice: /\b(?:FROM|TABLE|INDEX|VALUES|GRANT)\b/,
     cut: text => text.split(/;\n(?!\s*(?:END|EXCEPTION|ELSE|ELSIF)\b)/),
-    prepare: sql => sql.replace(/;?\s*$/, ';'),
+    // The grammar takes SEQ for a reserved word, which it is not ("Oracle SQL reserved
+    // words").
+    prepare: sql => sql.replace(/\bseq\b/g, 'seqn').replace(/;?\s*$/, ';'),
     unknown: []
   }
 }
