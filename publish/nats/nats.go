@@ -17,7 +17,9 @@
 // makes no subject is refused for good. Streams are made by operators, not here:
 // a message whose subject no stream takes is refused for good too, and the error
 // says what to do. A stream that exists but has no leader at the moment is
-// [relay.Unavailable], as is a server that cannot be reached.
+// [relay.Unavailable], as is a server that cannot be reached: nothing is
+// published to the publisher's other streams meanwhile. Where that matters, give
+// each stream a publisher of its own behind package router.
 //
 // # What JetStream promises
 //

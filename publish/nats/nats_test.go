@@ -3,6 +3,7 @@ package nats_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -112,6 +113,9 @@ func TestRefusals(t *testing.T) {
 	if err := p.Publish(ctx, []relay.Message{message(silent)})[0]; !errors.Is(err, context.DeadlineExceeded) || relay.IsPermanent(err) {
 		t.Errorf("a stream without acknowledgements: %v, want the end of the context", err)
 	}
+	if n := p.(*nats.Publisher).UnderWay(); n != 0 {
+		t.Errorf("%d messages hold a place of the window when all calls have returned", n)
+	}
 	if err := publish(t, connectWith(nats.Config{Stream: "OTHER"}), message(small))[0]; !relay.IsPermanent(err) || !strings.Contains(err.Error(), "OTHER") {
 		t.Errorf("another stream than configured: %v, want it refused for good", err)
 	}
@@ -185,5 +189,36 @@ func TestNew(t *testing.T) {
 		if _, err := nats.New(js.Conn(), bad); err == nil {
 			t.Errorf("%+v is accepted", bad)
 		}
+	}
+}
+
+// BenchmarkPublish publishes calls of 500 messages, as a relay hands them over,
+// to a server with file storage, with and without waiting for each other.
+func BenchmarkPublish(b *testing.B) {
+	server := single(b)
+	js := connect(b, server.address())
+	topic, err := newTopic(b.Context(), js, jetstream.StreamConfig{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, window := range []int{1, 1024} {
+		b.Run(fmt.Sprintf("window=%d", window), func(b *testing.B) {
+			p, err := nats.Connect(server.address(), nats.Config{Window: window}, natsgo.UserInfo(user, password))
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer p.Close()
+			ms := make([]relay.Message, 500)
+			for b.Loop() {
+				for i := range ms {
+					ms[i] = message(topic)
+					ms[i].Payload = make([]byte, 200)
+				}
+				if err := errors.Join(p.Publish(b.Context(), ms)...); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.N*len(ms))/b.Elapsed().Seconds(), "messages/s")
+		})
 	}
 }

@@ -227,10 +227,12 @@ const askFor = 2 * time.Second
 // whyNoStream asks the server why no stream answered for a subject: because
 // there is none, or because it has no leader at the moment.
 func (p *Publisher) whyNoStream(ctx context.Context, topic, subject string) error {
-	ctx, cancel := context.WithTimeout(ctx, askFor)
+	asking, cancel := context.WithTimeout(ctx, askFor)
 	defer cancel()
-	stream, err := p.js.StreamNameBySubject(ctx, subject)
+	stream, err := p.js.StreamNameBySubject(asking, subject)
 	switch {
+	case err != nil && ctx.Err() != nil:
+		return p.ended(ctx, topic)
 	case err == nil:
 		return relay.Unavailable(fmt.Errorf("nats publisher: topic %q: stream %q has no leader at the moment", topic, stream))
 	case errors.Is(err, jetstream.ErrStreamNotFound):

@@ -97,7 +97,7 @@ type broker struct {
 	stdin io.WriteCloser
 }
 
-func newBroker(t *testing.T, c serverConfig) *broker {
+func newBroker(t testing.TB, c serverConfig) *broker {
 	t.Helper()
 	b := &broker{serverConfig: c}
 	if err := b.start(t.Context()); err != nil {
@@ -107,12 +107,12 @@ func newBroker(t *testing.T, c serverConfig) *broker {
 	return b
 }
 
-func single(t *testing.T) *broker {
+func single(t testing.TB) *broker {
 	t.Helper()
 	return newBroker(t, serverConfig{Name: "single", Port: freePort(t), Store: t.TempDir()})
 }
 
-func freePort(t *testing.T) int {
+func freePort(t testing.TB) int {
 	t.Helper()
 	var lc net.ListenConfig
 	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -161,7 +161,7 @@ func (b *broker) kill(context.Context) error {
 func (b *broker) address() string { return fmt.Sprintf("127.0.0.1:%d", b.Port) }
 
 // connect is a connection of the test's own.
-func connect(t *testing.T, servers string) jetstream.JetStream {
+func connect(t testing.TB, servers string) jetstream.JetStream {
 	t.Helper()
 	nc, err := natsgo.Connect(servers, natsgo.UserInfo(user, password), natsgo.MaxReconnects(-1), natsgo.ReconnectWait(50*time.Millisecond))
 	if err != nil {

@@ -16,6 +16,14 @@
 //		})
 //	}
 //
+// What a new publisher needs: a helper that starts the broker in a process or a
+// container of its own, so that kill means kill -9; a Topic that makes a
+// destination with a fresh name; a Consume that reads that destination from its
+// beginning, in the broker's own terms, and turns what it finds into [Received];
+// and the values of the last group of fields. Consume is best written with
+// another client or connection than the publisher's, since it is called while
+// the publisher's are cut.
+//
 // A scenario is skipped only when the target lacks a hook that it needs, when
 // the broker does not claim what it tries, or when the publisher does not have
 // the optional interface that it is about. The message says which.
