@@ -30,7 +30,8 @@ fuzz: ## each fuzz target for FUZZTIME (20s)
 		done || exit 1; \
 	done
 
-# The other side is the main branch in a work tree of its own.
+# The other side is the main branch in a work tree of its own. `outbox bench` measures against
+# SQL written by hand instead: docs/performance.md.
 BENCH ?= .
 BENCHCOUNT ?= 6
 bench: ## benchmarks compared with the main branch

@@ -143,7 +143,7 @@ func roundTrips(ctx context.Context, r *run) error {
 		for i, keep := range []string{"0", "24h"} {
 			r.emit(row{
 				what: what + ", retention " + keep, unit: "for 1,000 messages", less: true,
-				ours: got[i][0], against: "loop with UPDATE", base: got[2][0], note: "from start to stop, one round",
+				ours: got[i][0], against: "loop with UPDATE", base: got[2][0], note: "from start to stop",
 			})
 		}
 	}
@@ -289,7 +289,7 @@ func idleCPU(ctx context.Context, r *run) error {
 		return err
 	}
 	r.emit(row{
-		what: fmt.Sprintf("over %v, one round", r.scale.idle), unit: "ms of processor time a minute", less: true,
+		what: fmt.Sprintf("over %v", r.scale.idle), unit: "ms of processor time a minute", less: true,
 		ours: got[0][0], against: "loop every 100 ms", base: got[1][0],
 	})
 	return nil

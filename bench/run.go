@@ -368,6 +368,9 @@ func (r *run) emit(w row) {
 			out.Ratio = &ratio
 		}
 	}
+	if out.Ours.Rounds < r.opts.Rounds { // fewer than the report says of all
+		out.Note = strings.TrimPrefix(fmt.Sprintf("%s; rounds %d", out.Note, out.Ours.Rounds), "; ")
+	}
 	goal := w.fallback
 	if g, ok := r.base.Goals[w.goal]; ok && w.goal != "" {
 		goal = g
