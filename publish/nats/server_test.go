@@ -97,27 +97,27 @@ type broker struct {
 	stdin io.WriteCloser
 }
 
-func newBroker(t testing.TB, c serverConfig) *broker {
-	t.Helper()
+func newBroker(tb testing.TB, c serverConfig) *broker {
+	tb.Helper()
 	b := &broker{serverConfig: c}
-	if err := b.start(t.Context()); err != nil {
-		t.Fatal(err)
+	if err := b.start(tb.Context()); err != nil {
+		tb.Fatal(err)
 	}
-	t.Cleanup(func() { _ = b.kill(context.Background()) })
+	tb.Cleanup(func() { _ = b.kill(context.Background()) })
 	return b
 }
 
-func single(t testing.TB) *broker {
-	t.Helper()
-	return newBroker(t, serverConfig{Name: "single", Port: freePort(t), Store: t.TempDir()})
+func single(tb testing.TB) *broker {
+	tb.Helper()
+	return newBroker(tb, serverConfig{Name: "single", Port: freePort(tb), Store: tb.TempDir()})
 }
 
-func freePort(t testing.TB) int {
-	t.Helper()
+func freePort(tb testing.TB) int {
+	tb.Helper()
 	var lc net.ListenConfig
-	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	l, err := lc.Listen(tb.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer l.Close()
 	return l.Addr().(*net.TCPAddr).Port
@@ -161,16 +161,16 @@ func (b *broker) kill(context.Context) error {
 func (b *broker) address() string { return fmt.Sprintf("127.0.0.1:%d", b.Port) }
 
 // connect is a connection of the test's own.
-func connect(t testing.TB, servers string) jetstream.JetStream {
-	t.Helper()
+func connect(tb testing.TB, servers string) jetstream.JetStream {
+	tb.Helper()
 	nc, err := natsgo.Connect(servers, natsgo.UserInfo(user, password), natsgo.MaxReconnects(-1), natsgo.ReconnectWait(50*time.Millisecond))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	t.Cleanup(nc.Close)
+	tb.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return js
 }
