@@ -21,12 +21,18 @@ module.exports = {
   },
   oracle: {
     dialect: 'PLSQL',
-    // Not SET, which the grammar takes for an alias before another SET.
-    twice: /\b(?:FROM|TABLE|INDEX|VALUES|GRANT)\b/,
+    // Not SET and FROM, which the grammar takes for names, nor INDEX, which hints have.
+    twice: /\b(?:CREATE TABLE|VALUES|GRANT)\b/,
     cut: text => text.split(/;\n(?!\s*(?:END|EXCEPTION|ELSE|ELSIF)\b)/),
     // The grammar takes SEQ for a reserved word, which it is not ("Oracle SQL reserved
     // words").
     prepare: sql => sql.replace(/\bseq\b/g, 'seqn').replace(/;?\s*$/, ';'),
-    unknown: []
+    unknown: [
+      {
+        text: /(?<=AS IDENTITY) \([^)]*\)/,
+        why: '"CREATE TABLE", identity_clause: the options of an identity, which stand in parentheses',
+        instead: ''
+      }
+    ]
   }
 }
