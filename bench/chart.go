@@ -41,7 +41,7 @@ const (
 	chartHeight = 300
 	marginLeft  = 64
 	marginRight = 20
-	marginTop   = 40
+	marginTop   = 48
 	marginFoot  = 48
 	legendLine  = 16
 	columns     = 2
@@ -83,25 +83,32 @@ func (r Report) WriteSVG(w io.Writer) error {
 			charts = append(charts, c)
 		}
 	}
-	legend := 0
-	for _, c := range charts {
-		legend = max(legend, len(c.Series))
+	// A row is as high as the longest legend in it.
+	tops := []int{0}
+	for row := range slices.Chunk(charts, columns) {
+		legend := 0
+		for _, c := range row {
+			legend = max(legend, len(c.Series))
+		}
+		tops = append(tops, tops[len(tops)-1]+chartHeight+(legend+1)*legendLine)
 	}
-	high := chartHeight + legend*legendLine
-	rows := (len(charts) + columns - 1) / columns
-	width, height := columns*chartWidth, rows*high+2*legendLine
+	width, height := columns*chartWidth, tops[len(tops)-1]+3*legendLine
 	var b strings.Builder
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d" role="img">`+"\n", width, height, width, height)
 	fmt.Fprintf(&b, "<title>%s</title>\n<style>%s</style>\n", escape("How figures grow on "+r.Server), style)
 	fmt.Fprintf(&b, `<rect class="page" width="%d" height="%d"/>`+"\n", width, height)
 	for i, c := range charts {
-		fmt.Fprintf(&b, `<g transform="translate(%d %d)">`+"\n", i%columns*chartWidth, i/columns*high)
+		fmt.Fprintf(&b, `<g transform="translate(%d %d)">`+"\n", i%columns*chartWidth, tops[i/columns])
 		c.draw(&b)
 		b.WriteString("</g>\n")
 	}
-	caption := fmt.Sprintf("%s; %s; scale %s, median of %d rounds, bars from the lowest to the highest; %s",
-		r.Server, r.Machine, r.Scale, r.Rounds, r.Began.Format("2006-01-02"))
-	fmt.Fprintf(&b, `<text class="faint" x="12" y="%d" font-size="10">%s</text>`+"\n</svg>\n", height-12, escape(caption))
+	for i, caption := range []string{
+		fmt.Sprintf("%s; %s", r.Server, r.Machine),
+		fmt.Sprintf("scale %s, median of %d rounds, bars from the lowest to the highest; %s", r.Scale, r.Rounds, r.Began.Format("2006-01-02")),
+	} {
+		fmt.Fprintf(&b, `<text class="faint" x="%d" y="%d">%s</text>`+"\n", marginLeft, height-28+i*legendLine, escape(caption))
+	}
+	b.WriteString("</svg>\n")
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -122,7 +129,7 @@ func (c Chart) draw(b *strings.Builder) {
 		fmt.Fprintf(b, `<text class="faint" x="%.1f" y="%.1f" text-anchor="middle">%s</text>`+"\n", px(t), foot+16, short(t))
 	}
 	fmt.Fprintf(b, `<text class="faint" x="%.1f" y="%.1f" text-anchor="end">%s</text>`+"\n", right, foot+34, escape(c.X))
-	fmt.Fprintf(b, `<text class="faint" x="%.1f" y="%.1f">%s</text>`+"\n", left, top-5, escape(c.Y))
+	fmt.Fprintf(b, `<text class="faint" x="%.1f" y="%.1f">%s</text>`+"\n", left, top-8, escape(c.Y))
 
 	for i, s := range c.Series {
 		colour := i % colours

@@ -52,7 +52,7 @@ func (r *run) start(ctx context.Context, f fleet) (stop func() error, err error)
 	note := func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if first == nil {
+		if first == nil && ctx.Err() == nil { // what a stop cuts off is no error
 			first = err
 		}
 	}
