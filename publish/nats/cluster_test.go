@@ -71,6 +71,9 @@ func answers(ctx context.Context, js jetstream.JetStream, topic string) error {
 // comes back: the suite's scenarios hold. A single node that is left is not
 // enough to accept anything.
 func TestCluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("elections take half a minute: run without -short")
+	}
 	t.Parallel()
 	nodes, servers := cluster(t)
 	js := connect(t, servers)
