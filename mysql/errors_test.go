@@ -38,6 +38,7 @@ func TestClassify(t *testing.T) {
 		// waiting runs a statement that waits for a row which hold has locked.
 		waiting := func(t *testing.T, ctx context.Context, db *sql.DB) chan error {
 			f := f.in(t)
+			f.blocked(0) // what was cancelled may still wait on the server
 			_, err := f.begin().ExecContext(f.Context(), f.sql(`UPDATE {schema}.thing SET n = 5 WHERE id = 1`))
 			f.ok(err)
 			done := make(chan error, 1)
@@ -93,6 +94,7 @@ func TestClassify(t *testing.T) {
 			}, dialect.Transient},
 			"Interrupted": {func(t *testing.T) error {
 				f := f.in(t)
+				f.blocked(0)
 				_, err := f.begin().ExecContext(f.Context(), f.sql(`UPDATE {schema}.thing SET n = 5 WHERE id = 1`))
 				f.ok(err)
 				tx := f.begin()
@@ -134,6 +136,7 @@ func TestClassify(t *testing.T) {
 			}, dialect.OutcomeUnknown},
 			"KilledInStatement": {func(t *testing.T) error {
 				f := f.in(t)
+				f.blocked(0)
 				_, err := f.begin().ExecContext(f.Context(), f.sql(`UPDATE {schema}.thing SET n = 5 WHERE id = 1`))
 				f.ok(err)
 				tx := f.begin()
