@@ -261,7 +261,7 @@ func sqliteBaseline() *bench.Baseline {
 		MessageID: func(id [16]byte) any { return id[:] },
 		Select: func(limit int) string {
 			return fmt.Sprintf(`SELECT id, message_id, topic, key, type, content_type, headers, payload, created_at
-				FROM {loop} INDEXED BY {loop}_unpublished WHERE published_at IS NULL ORDER BY id LIMIT %d`, limit)
+				FROM {loop} WHERE published_at IS NULL ORDER BY id LIMIT %d`, limit)
 		},
 		Update: amongIDs(`UPDATE {loop} SET published_at = unixepoch() WHERE id IN (`),
 		Delete: amongIDs(`DELETE FROM {loop} WHERE id IN (`),
