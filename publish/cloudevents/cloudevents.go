@@ -36,6 +36,9 @@
 // headers, names and values unchanged.
 //
 // A consumer removes duplicates by source and id; a replay keeps both.
+//
+// [Attributes] and [FromAttributes] are for the bindings of brokers in their binary
+// mode, where attributes are headers and the payload is the body.
 package cloudevents
 
 import (
