@@ -146,14 +146,75 @@ func (t *tapTx) Rollback() error {
 }
 
 // Prepare implements [driver.Conn].
-func (c *tapConn) Prepare(query string) (driver.Stmt, error) { return c.conn.Prepare(query) }
+func (c *tapConn) Prepare(query string) (driver.Stmt, error) {
+	return c.PrepareContext(context.Background(), query)
+}
 
 // PrepareContext implements [driver.ConnPrepareContext].
 func (c *tapConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	var stmt driver.Stmt
+	var err error
 	if p, ok := c.conn.(driver.ConnPrepareContext); ok {
-		return p.PrepareContext(ctx, query)
+		stmt, err = p.PrepareContext(ctx, query)
+	} else {
+		stmt, err = c.conn.Prepare(query)
 	}
-	return c.conn.Prepare(query)
+	if err != nil {
+		return nil, err
+	}
+	return &tapStmt{stmt, c}, nil
+}
+
+// tapStmt is a prepared statement: with some drivers every one that has arguments.
+type tapStmt struct {
+	driver.Stmt
+	c *tapConn
+}
+
+// ExecContext implements [driver.StmtExecContext].
+func (s *tapStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (res driver.Result, err error) {
+	err = s.c.step(statement{ctx: ctx, kind: "exec", args: args}, func() (err error) {
+		if e, ok := s.Stmt.(driver.StmtExecContext); ok {
+			res, err = e.ExecContext(ctx, args)
+		} else {
+			res, err = s.Exec(values(args)) //nolint:staticcheck // the only way such a driver has
+		}
+		return err
+	})
+	return res, err
+}
+
+// QueryContext implements [driver.StmtQueryContext].
+func (s *tapStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (rows driver.Rows, err error) {
+	err = s.c.step(statement{ctx: ctx, kind: "query", args: args}, func() (err error) {
+		if q, ok := s.Stmt.(driver.StmtQueryContext); ok {
+			rows, err = q.QueryContext(ctx, args)
+		} else {
+			rows, err = s.Query(values(args)) //nolint:staticcheck // the only way such a driver has
+		}
+		return err
+	})
+	if err != nil && rows != nil {
+		_ = rows.Close()
+		rows = nil
+	}
+	return rows, err
+}
+
+// CheckNamedValue implements [driver.NamedValueChecker].
+func (s *tapStmt) CheckNamedValue(v *driver.NamedValue) error {
+	if n, ok := s.Stmt.(driver.NamedValueChecker); ok {
+		return n.CheckNamedValue(v)
+	}
+	return s.c.CheckNamedValue(v)
+}
+
+func values(args []driver.NamedValue) []driver.Value {
+	list := make([]driver.Value, len(args))
+	for i, a := range args {
+		list[i] = a.Value
+	}
+	return list
 }
 
 // ExecContext implements [driver.ExecerContext].
