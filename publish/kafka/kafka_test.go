@@ -1,0 +1,44 @@
+package kafka_test
+
+import (
+	"context"
+	"net"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outbox-suite/outbox/publish/kafka"
+	"github.com/outbox-suite/outbox/publish/publishtest"
+	"github.com/outbox-suite/outbox/relay"
+)
+
+// via sends all connections to one address, whatever the brokers say theirs is.
+func via(addr string) kgo.Opt {
+	return kgo.Dialer(func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	})
+}
+
+func TestPublisher(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t)
+	r := reader{b.address(), []kgo.Opt{auth()}}
+	publishtest.Run(t, publishtest.Target{
+		New: func(context.Context) (relay.Publisher, error) {
+			return kafka.Connect(b.address(), kafka.Config{}, auth())
+		},
+		Topic:   func(ctx context.Context) (string, error) { return r.newTopic(ctx, 2, nil) },
+		Consume: r.consume,
+		Kill:    b.kill, Start: b.start,
+		Pause: b.pause, Resume: b.resume,
+		Network: &publishtest.Network{
+			Address: b.address(),
+			New: func(_ context.Context, addr string) (relay.Publisher, error) {
+				return kafka.Connect(addr, kafka.Config{}, auth(), via(addr))
+			},
+		},
+		TooLarge: 1 << 20, // with the headers it is more than is sent
+		Unknown:  "topic.nowhere", Remedy: "--create --topic topic.nowhere", Unroutable: "no/topic",
+		KeepsNil: true, Secret: password,
+	})
+}
