@@ -3,12 +3,15 @@ package engine_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"example.com/engine"
 
+	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/conformance"
 	"github.com/outbox-suite/outbox/dialect"
 )
@@ -23,22 +26,126 @@ func TestMain(m *testing.M) {
 }
 
 func TestConformance(t *testing.T) {
-	conformance.Run(t, target(filepath.Join(t.TempDir(), "outbox.db")))
-}
-
-// target is a file.
-func target(file string) conformance.Target {
-	return conformance.Target{
+	folder := t.TempDir()
+	target := conformance.Target{
 		Dialect: engine.New(),
-		Open:    func(context.Context) (*sql.DB, error) { return engine.Open(file) },
-		Source:  file,
 		// Each scenario in a file of its own, so that those that run at the same time do
 		// not wait for each other's writes.
 		Place: func(_ context.Context, own *conformance.Target, suffix string) (func(context.Context) error, error) {
-			file := file + "-" + suffix
-			own.Source = file
-			own.Open = func(context.Context) (*sql.DB, error) { return engine.Open(file) }
-			return func(context.Context) error { return os.Remove(file) }, nil
+			reach(own, filepath.Join(folder, suffix+".db"))
+			return func(context.Context) error { return nil }, nil // the folder goes in the end
 		},
+	}
+	reach(&target, filepath.Join(folder, "outbox.db"))
+	conformance.Run(t, target)
+}
+
+// reach leads a target to a file. There is no server, so there is none to stop, and no
+// network; sessions have no time zone, and nothing makes them read-only.
+func reach(target *conformance.Target, file string) {
+	target.Open = func(context.Context) (*sql.DB, error) { return engine.Open(file) }
+	target.Source = file // for relays in other processes
+	target.Restore = func(ctx context.Context, _ dialect.Tables) (*conformance.Copy, error) {
+		db, err := engine.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		defer db.Close()
+		backup := file + ".backup"
+		if _, err := db.ExecContext(ctx, "VACUUM INTO ?", backup); err != nil {
+			return nil, err
+		}
+		return &conformance.Copy{
+			Open:   func(context.Context) (*sql.DB, error) { return engine.Open(backup) },
+			Remove: func(context.Context) error { return os.Remove(backup) },
+		}, nil
+	}
+}
+
+// TestClassify meets each error at the database.
+func TestClassify(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "outbox.db")
+	db := open(t, file)
+	for _, text := range []string{"CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER UNIQUE CHECK (n > 0))", "INSERT INTO t VALUES (1, 1)"} {
+		if _, err := db.ExecContext(t.Context(), text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	exec := func(ctx context.Context, db *sql.DB, texts ...string) error {
+		conn, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		for _, text := range texts {
+			if _, err = conn.ExecContext(ctx, text); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	busy := open(t, file)
+	tx, err := busy.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	locked := exec(t.Context(), db, "PRAGMA busy_timeout = 1", "INSERT INTO t VALUES (2, 2)")
+	waiting := exec(ctx, db, "PRAGMA busy_timeout = 60000", "INSERT INTO t VALUES (2, 2)")
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		what string
+		err  error
+		want dialect.Class
+	}{
+		{"no error", nil, dialect.Other},
+		{"a unique key", exec(t.Context(), db, "INSERT INTO t VALUES (2, 1)"), dialect.Duplicate},
+		{"a primary key", exec(t.Context(), db, "INSERT INTO t VALUES (1, 2)"), dialect.Duplicate},
+		{"a check", exec(t.Context(), db, "INSERT INTO t VALUES (2, 0)"), dialect.Other},
+		{"no table", exec(t.Context(), db, "SELECT * FROM u"), dialect.Missing},
+		{"no column", exec(t.Context(), db, "SELECT u FROM t"), dialect.Missing},
+		{"no column to insert", exec(t.Context(), db, "INSERT INTO t (u) VALUES (1)"), dialect.Missing},
+		{"bad SQL", exec(t.Context(), db, "SELEC"), dialect.Other},
+		{"a lock that is not to be had", locked, dialect.Conflict},
+		{"the end of the context while it waits for a lock, so nothing was done", waiting, dialect.Conflict},
+		{"the end of the context while it works", exec(ctx, db, "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"), dialect.OutcomeUnknown},
+		{"a session that only reads", exec(t.Context(), db, "PRAGMA query_only = on", "INSERT INTO t VALUES (2, 2)"), dialect.ReadOnly},
+		{"a folder that is not there", open(t, filepath.Join(file, "no.db")).PingContext(t.Context()), dialect.Transient},
+	} {
+		if got := engine.New().Classify(c.err); got != c.want {
+			t.Errorf("%s is %v, not %v: %v", c.what, got, c.want, c.err)
+		}
+	}
+}
+
+func open(t *testing.T, file string) *sql.DB {
+	t.Helper()
+	db, err := engine.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func TestNamesThatAreRefused(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "outbox.db"))
+	for _, cfg := range []outbox.Config{{Schema: "main"}, {Prefix: "SQLite_x"}, {Prefix: "a\x00b"}, {Lanes: 5000}} {
+		if _, err := outbox.New(db, engine.New(), cfg); !errors.Is(err, outbox.ErrInvalid) {
+			t.Errorf("%+v is answered with %v", cfg, err)
+		}
+	}
+	box, err := outbox.New(db, engine.New(), outbox.Config{Prefix: `odd "name" {ready} {now}`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := box.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := box.Check(t.Context()); err != nil {
+		t.Error(err)
 	}
 }
