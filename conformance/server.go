@@ -114,7 +114,9 @@ func halfOpenConnection(t *trial) {
 func slowConnection(t *trial) {
 	p, db := t.proxied()
 	p.Delay(40 * time.Millisecond)
-	const lease = 2 * leaseTime
+	// An engine may need twenty round trips from the poll to the first publish, which
+	// is more than two seconds here.
+	const lease = 4 * leaseTime
 	slow := t.startWith(relayWith{db: db, config: func(c *relay.Config) { c.Lease, c.PublishTimeout = lease, time.Minute }})
 	fast := t.start()
 	for range 4 {
