@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -138,8 +139,12 @@ func (c *client) wait(ctx context.Context, closed, all <-chan struct{}) error {
 func ping(ctx context.Context, k *kgo.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, pingFor)
 	defer cancel()
-	if k.Ping(ctx) == nil {
+	err := k.Ping(ctx)
+	if err == nil {
 		return nil
 	}
-	return k.Ping(ctx)
+	if err = k.Ping(ctx); errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: a broker that closes the connection at once may want TLS, or another user or password", err)
+	}
+	return err
 }
