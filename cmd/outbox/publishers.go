@@ -27,6 +27,10 @@ const publisherForms = `  stdout:              one CloudEvent a line; accepted w
   https://host/path    one CloudEvent a request, http or https; accepted on 2xx
   nats://host:4222     one CloudEvent a message to NATS JetStream, also tls://;
                        accepted when the stream has acknowledged it
+  kafka://host:9092    one CloudEvent a record to Kafka; accepted when all in-sync
+                       replicas have it
+  redis://host:6379/0  one CloudEvent an entry to a Redis stream, also rediss://;
+                       accepted when the server has answered
   discard:             accepted and thrown away
 `
 
@@ -65,6 +69,12 @@ func openPublisher(p *process, url, source string, cfg *relay.Config) (relay.Pub
 	case found && (scheme == "nats" || scheme == "tls"):
 		n, err := openNATS(p, scheme, rest, source)
 		return n, asUsage(err)
+	case found && scheme == "kafka":
+		k, err := openKafka(p, scheme, rest, source)
+		return k, asUsage(err)
+	case found && (scheme == "redis" || scheme == "rediss"):
+		r, err := openRedis(p, scheme, rest, source)
+		return r, asUsage(err)
 	case found && scheme == "discard" && rest == "":
 		return discard.New(), nil
 	}
