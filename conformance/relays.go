@@ -63,6 +63,7 @@ type process struct {
 	dead   bool
 	err    error
 	events []relay.Event
+	idle   []time.Duration // what polls took that found nothing
 	calls  sync.WaitGroup
 }
 
@@ -159,7 +160,12 @@ func (p *process) observe(e relay.Event) {
 		return
 	case relay.Polled:
 		p.first.Do(func() { close(p.polled) })
-		return // too many
+		if e.Lanes == 0 {
+			p.mu.Lock()
+			p.idle = append(p.idle, e.Took)
+			p.mu.Unlock()
+		}
+		return // too many to keep
 	}
 	p.keep(e)
 }
@@ -246,6 +252,13 @@ func mortal(p *process, inner relay.Publisher) relay.Publisher {
 	default:
 		return f
 	}
+}
+
+// idlePolls returns how long each poll took that found nothing.
+func (p *process) idlePolls() []time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.idle
 }
 
 // eventsOf returns what the relay observed of one type, in order.

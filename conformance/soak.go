@@ -26,7 +26,7 @@ import (
 // soakScenarios: everything at once, for as long as one likes.
 var soakScenarios = []Scenario{{
 	Name:    "Soak/EverythingAtOnce",
-	Promise: "while producers roll back, commit late, delay and replay, relays are killed, paused and cut off, the server restarts and the broker fails, no promise is broken",
+	Promise: "while producers roll back, commit late, delay and replay, relays die, connections break, the broker fails and whatever else the target offers happens, no promise is broken",
 	Soak:    true,
 	alone:   true, // it may restart the server
 	timeout: 4 * time.Minute,
@@ -104,6 +104,18 @@ func everythingAtOnce(t *trial) {
 	s.requeueUntilEmpty()
 	t.note("in %v: %d transactions committed, %d rolled back or refused, %d in doubt; %d publishes accepted; seed %d",
 		length, s.became[committed].Load(), s.became[rolledBack].Load(), s.became[inDoubt].Load(), t.broker.count(), t.target.Seed)
+	for _, l := range []struct {
+		lacks bool
+		what  string
+	}{
+		{t.target.Source == "", "relays in processes of their own (Target.Source)"},
+		{t.target.Network == nil, "cut, slow and silent connections (Target.Network)"},
+		{t.target.Start == nil || t.target.Stop == nil && t.target.Kill == nil, "restarts of the server (Target.Start, Stop, Kill)"},
+	} {
+		if l.lacks {
+			t.note("not tried, because the target does not offer it: %s", l.what)
+		}
+	}
 	var happened []string
 	for _, name := range slices.Sorted(maps.Keys(s.faults)) {
 		happened = append(happened, fmt.Sprintf("%s %d times", name, s.faults[name]))

@@ -146,6 +146,8 @@ func (t *trial) setUp(s *Scenario) {
 		t.producer = t.newBox(t.as(&t.tables, Producer), t.target.Dialect)
 		t.operator = t.newBox(t.as(&t.tables, Operator), t.target.Dialect)
 		t.consumer = t.as(&t.tables, Consumer, Producer)
+		t.must(t.producer.Check(t.ctx), "check the tables as a producer")
+		t.must(t.operator.Check(t.ctx), "check the tables as an operator")
 	}
 }
 

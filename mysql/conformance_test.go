@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"net"
 	"net/url"
-	"os"
 	"strings"
 	"testing"
 
@@ -101,13 +100,6 @@ func target(t *testing.T, dsn string, server *containers.Server) conformance.Tar
 			_, err := conn.ExecContext(ctx, "SET SESSION TRANSACTION READ ONLY")
 			return err
 		},
-	}
-	if os.Getenv("OUTBOX_FULL") != "" {
-		target.Known = map[string]string{
-			// From the start a poll walks over all that was settled since; a relay polls
-			// above a floor, which the scenario does not.
-			"Poll/OldSnapshotOpen": "issue 4: the cost of a poll grows with the rows that were settled since the oldest snapshot",
-		}
 	}
 	for _, zone := range []string{"'+00:00'", "'Europe/Berlin'", "'America/New_York'", "'Asia/Tokyo'"} {
 		target.Zones = append(target.Zones, func(context.Context) (*sql.DB, error) {

@@ -63,8 +63,7 @@ func classifyServer(err *mysql.MySQLError) dialect.Class {
 		if strings.Contains(err.Message, "read-only") || strings.Contains(err.Message, "read_only") {
 			return dialect.ReadOnly
 		}
-	case 1049, // ER_BAD_DB_ERROR
-		1051, // ER_BAD_TABLE_ERROR
+	case 1051, // ER_BAD_TABLE_ERROR
 		1054, // ER_BAD_FIELD_ERROR
 		1146, // ER_NO_SUCH_TABLE
 		1176, // ER_KEY_DOES_NOT_EXITS: an index that a statement forces

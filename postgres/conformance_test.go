@@ -117,13 +117,8 @@ func target(t *testing.T, server *containers.Server) conformance.Target {
 	}
 	target := conformance.Target{
 		Dialect: postgres.New(),
-		Known: map[string]string{
-			// An empty lane is found empty by way of all its dead rows, and an old
-			// snapshot keeps those: neither VACUUM nor the index may forget them.
-			"Poll/OldSnapshotOpen": "issue 4: the cost of a poll grows with the rows that died since the oldest snapshot",
-		},
-		Open:   func(context.Context) (*sql.DB, error) { return postgres.Open(server.DSN) },
-		Source: server.DSN,
+		Open:    func(context.Context) (*sql.DB, error) { return postgres.Open(server.DSN) },
+		Source:  server.DSN,
 		Network: &conformance.Network{
 			Address: net.JoinHostPort(u.Hostname(), port(u)),
 			Open:    func(_ context.Context, addr string) (*sql.DB, error) { return postgres.Open(through(addr)) },

@@ -10,10 +10,13 @@ func (s *store) Grants() string {
 	}
 	// The sequence that the identity of ready.seq makes is named after both.
 	sequence := quote(s.tables.Prefix + "_seq_seq")
+	usage := ""
 	if s.tables.Schema != "" {
 		sequence = quote(s.tables.Schema) + "." + sequence
+		usage = "\n-- Without it the tables are not even found.\nGRANT USAGE ON SCHEMA " + quote(s.tables.Schema) +
+			" TO outbox_producer, outbox_relay, outbox_operator, outbox_consumer;\n"
 	}
 	// Names are filled in by one pass over the parts, because they may hold anything.
 	before, after, _ := strings.Cut(string(text), "{sequence}")
-	return s.name(before) + sequence + s.name(after)
+	return s.name(before) + sequence + s.name(after) + usage
 }

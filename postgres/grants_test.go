@@ -55,11 +55,7 @@ func as(t *testing.T, server *containers.Server) func(context.Context, dialect.T
 			}
 			users[user] = true
 		}
-		grants := grantsOf(tables)
-		if tables.Schema != "" {
-			grants += "GRANT USAGE ON SCHEMA " + quote(tables.Schema) + " TO " + strings.Join(member, ", ")
-		}
-		if err := run(ctx, server.DSN, grants); err != nil {
+		if err := run(ctx, server.DSN, grantsOf(tables)); err != nil {
 			return nil, err
 		}
 		own := *u

@@ -10,10 +10,12 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/outbox-suite/outbox/conformance"
@@ -28,7 +30,8 @@ that --dsn names, with relays that are killed, connections that are cut and
 brokers that misbehave. Every scenario works in tables of its own with a random
 name, which it makes and removes; nothing else is touched. The user needs the
 right to create tables. It takes a few minutes and keeps the server busy. When
-it is interrupted it removes its tables before it ends.
+it is interrupted it removes its tables before it ends; a second signal does not
+wait for that.
 
 --soak runs the soak alone, for as long as you say: everything at once, from one
 seed. Without a time, as in --scenario '^Soak/', it takes half an hour; as one
@@ -164,6 +167,12 @@ func conform(ctx context.Context, p *process, t target, c conformity) error {
 	if err != nil {
 		return err
 	}
+	// When the reader of our output goes away, the tables are removed all the same.
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	broken := make(chan os.Signal, 1)
+	signal.Notify(broken, syscall.SIGPIPE)
+	defer signal.Stop(broken)
 	width, total := 0, 0
 	for _, s := range conformance.Scenarios() {
 		if c.match.MatchString(s.Name) {
@@ -202,7 +211,9 @@ func conform(ctx context.Context, p *process, t target, c conformity) error {
 		done++
 		progress.clear()
 		if !c.asJSON {
-			_ = showResult(p, r, width)
+			if err := showResult(p, r, width); err != nil {
+				stop(fmt.Errorf("%w: %w", errClosed, err))
+			}
 		}
 		progress.show("%d of %d scenarios done …", done, total)
 	}

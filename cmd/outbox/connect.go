@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -91,7 +92,7 @@ func engineOf(dsn string) (engine, error) {
 
 func engineNamed(name string) (engine, error) {
 	for _, e := range engines {
-		if e.name == name {
+		if e.name == name || slices.Contains(e.schemes, name) {
 			return e, nil
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync/atomic"
 
+	"github.com/outbox-suite/outbox/dialect"
 	"github.com/outbox-suite/outbox/relay"
 )
 
@@ -41,6 +42,7 @@ func (f *logFlags) logger(w io.Writer) (*slog.Logger, error) {
 type tally struct {
 	log                     *slog.Logger
 	keys                    bool
+	classify                func(error) dialect.Class
 	published, failed, died atomic.Int64
 }
 
@@ -72,7 +74,7 @@ func (t *tally) Observe(e relay.Event) {
 		log(slog.LevelDebug, "settled", "lane", e.Lane, "published", e.Published, "held", e.Held, "failed", e.Failed,
 			"dead", e.Died, "took", e.Took, "latency", e.Latency)
 	case relay.SettleRetried:
-		log(slog.LevelWarn, "settle failed, will be tried again", "lane", e.Lane, "try", e.Try, "error", e.Err)
+		log(t.level(e.Err), "settle failed, will be tried again", "lane", e.Lane, "try", e.Try, "error", e.Err)
 	case relay.ArchiveFailed:
 		log(slog.LevelError, "messages were published but not kept in done", "lane", e.Lane, "messages", e.Messages, "error", e.Err)
 	case relay.LeaseLost:
@@ -90,9 +92,20 @@ func (t *tally) Observe(e relay.Event) {
 		}
 		log(level, "purged", "messages", e.Messages, "took", e.Took)
 	case relay.Erred:
-		log(slog.LevelWarn, "database operation failed", "op", e.Op, "error", e.Err)
+		log(t.level(e.Err), "database operation failed", "op", e.Op, "error", e.Err)
 	case relay.Stopping:
 		log(slog.LevelInfo, "relay is stopping")
+	}
+}
+
+// level is that of a database error: what goes away by itself is a warning, and what
+// needs a person, as a missing right or table does, an error.
+func (t *tally) level(err error) slog.Level {
+	switch t.classify(err) {
+	case dialect.Other, dialect.Missing, dialect.Duplicate:
+		return slog.LevelError
+	default:
+		return slog.LevelWarn
 	}
 }
 

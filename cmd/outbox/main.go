@@ -93,12 +93,12 @@ type interrupted struct{ signal syscall.Signal }
 
 func (i interrupted) Error() string { return "interrupted by signal " + i.signal.String() }
 
-// signals returns a context that the first SIGINT or SIGTERM ends. The second
+// signals returns a context that the first SIGINT, SIGTERM or SIGHUP ends. The second
 // ends the process.
 func signals(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	caught := make(chan os.Signal, 2)
-	signal.Notify(caught, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(caught, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	go func() {
 		s, ok := <-caught
 		if !ok {

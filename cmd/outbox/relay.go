@@ -72,7 +72,7 @@ func (c *relayRun) flags(fs *flag.FlagSet) {
 			return nil
 		})
 	}
-	fs.StringVar(&c.publish, "publish", "", "the `URL` of where messages go: stdout: file:path http(s)://host/path discard:")
+	fs.StringVar(&c.publish, "publish", "", "the `URL` of where messages go, by its scheme: stdout: file: discard: http(s): and those of brokers; docs/cli.md has their options")
 	fs.StringVar(&c.source, "source", cloudevents.DefaultSource, "the `URI` reference that every CloudEvent has as its source")
 	fs.BoolVar(&c.cfg.UntilEmpty, "until-empty", false, "end when nothing is ready or due and no other relay holds a lane")
 	fs.StringVar(&c.cfg.Owner, "owner", "", "the `name` of this relay, unique among running ones; default: host, process and a random suffix")
@@ -166,7 +166,7 @@ func (c *relayRun) run(ctx context.Context, p *process) error {
 	signal.Notify(broken, syscall.SIGPIPE)
 	defer signal.Stop(broken)
 
-	tally := &tally{log: log, keys: c.log.keys}
+	tally := &tally{log: log, keys: c.log.keys, classify: o.Dialect().Classify}
 	c.cfg.Observer = tally
 	r, err := relay.New(o.Outbox, publisher, c.cfg)
 	if err != nil {

@@ -8,11 +8,12 @@
 -- To migrate takes CREATE, ALTER and INDEX on the database, and CREATE for a database
 -- that is not there yet.
 
--- producer: services that enqueue, with the library or with a plain INSERT. It reads
--- nothing but the number of lanes.
+-- producer: services that enqueue, with the library or with a plain INSERT. What it
+-- reads are the number of lanes and, to check the schema at its start, the lanes.
 GRANT INSERT ON {ready} TO outbox_producer;
 GRANT INSERT ON {parked} TO outbox_producer;
 GRANT SELECT ON {meta} TO outbox_producer;
+GRANT SELECT ON {lane} TO outbox_producer;
 
 -- relay: claims, publishes, settles, surfaces what is due, and purges done.
 GRANT SELECT, UPDATE (purge_at) ON {meta} TO outbox_relay;

@@ -3,8 +3,7 @@
 --
 -- A message is in exactly one of three tables: ready (may go), parked (must wait, or
 -- needs a person) and done (went, or was discarded). The database exists before this
--- file runs. A relay needs SELECT, INSERT, UPDATE and DELETE on all tables; a
--- producer needs INSERT on ready and parked, a consumer SELECT and INSERT on inbox.
+-- file runs. Who needs which right is in grants.sql beside it.
 --
 -- Text is kept in binary columns, as the bytes of its UTF-8: no character set, no
 -- collation and no padding changes or compares it. (The mysql client shows such

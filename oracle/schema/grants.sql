@@ -15,11 +15,12 @@
 -- and CREATE ANY TABLE, CREATE ANY INDEX, CREATE ANY SEQUENCE, SELECT ANY TABLE, INSERT
 -- ANY TABLE and UPDATE ANY TABLE in another.
 
--- producer: services that enqueue, with the library or with a plain INSERT. It reads
--- nothing but the number of lanes.
+-- producer: services that enqueue, with the library or with a plain INSERT. What it
+-- reads are the number of lanes and, to check the schema at its start, the lanes.
 GRANT INSERT ON {ready} TO outbox_producer;
 GRANT INSERT ON {parked} TO outbox_producer;
 GRANT SELECT ON {meta} TO outbox_producer;
+GRANT SELECT ON {lane} TO outbox_producer;
 
 -- relay: claims, publishes, settles, surfaces what is due, and purges done.
 GRANT SELECT, UPDATE (purge_at) ON {meta} TO outbox_relay;

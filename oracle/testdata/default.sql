@@ -4,9 +4,10 @@
 -- A message is in exactly one of three tables: ready (may go), parked (must wait, or
 -- needs a person) and done (went, or was discarded). The schema, a user, exists before
 -- this file runs. Whoever runs it needs CREATE TABLE and CREATE SEQUENCE (for the
--- identity columns) and space. A relay needs SELECT, INSERT, UPDATE and DELETE on all
--- tables; a producer needs INSERT on ready and parked, a consumer SELECT and INSERT on
--- inbox. An identity column needs no privilege on its sequence.
+-- identity columns) and space. Who needs which right is in grants.sql beside it.
+--
+-- Never executed by the project, for no server could be had there: its statements were
+-- parsed by a grammar and read against the reference.
 --
 -- Text is kept as RAW, the bytes of its UTF-8: no character set, no NLS_COMP and no
 -- NLS_SORT changes or compares it, and no number of characters is in question.

@@ -7,13 +7,14 @@
 --     CREATE ROLE outbox_operator NOLOGIN;
 --     CREATE ROLE outbox_consumer NOLOGIN;
 --
--- A schema of the tables' own needs GRANT USAGE ON SCHEMA for them as well. To
--- migrate takes the owner, who creates and alters the tables.
+-- Roles belong to all databases of the server, so two outboxes that are granted to the
+-- same ones share them: rename the roles here where they must not. To migrate takes the
+-- owner, who creates and alters the tables.
 
--- producer: services that enqueue, with the library or with a plain INSERT. It reads
--- nothing but the number of lanes.
+-- producer: services that enqueue, with the library or with a plain INSERT. What it
+-- reads are the number of lanes and, to check the schema at its start, the lanes.
 GRANT INSERT ON {ready}, {parked} TO outbox_producer;
-GRANT SELECT ON {meta} TO outbox_producer;
+GRANT SELECT ON {meta}, {lane} TO outbox_producer;
 
 -- relay: claims, publishes, settles, surfaces what is due, and purges done. To lock
 -- a row takes a right to update, which on done is that of one column.

@@ -3,9 +3,8 @@
 --
 -- A message is in exactly one of three tables: ready (may go), parked (must
 -- wait, or needs a person) and done (went, or was discarded). The schema, if it
--- is named, exists before this file runs. A relay needs SELECT, INSERT, UPDATE
--- and DELETE on all tables and USAGE on the sequence of ready.seq; a producer
--- needs INSERT on ready and parked, a consumer SELECT and INSERT on inbox.
+-- is named, exists before this file runs. Who needs which right is in grants.sql
+-- beside it.
 --
 -- Text is compared byte by byte (collation C), and headers are text, not json:
 -- what a producer stores comes back unchanged.

@@ -2,8 +2,10 @@
 --
 -- A message is in exactly one of three tables: ready (may go), parked (must wait, or
 -- needs a person) and done (went, or was discarded). The schema, if it is named, exists
--- before this file runs. A relay needs SELECT, INSERT, UPDATE and DELETE on all tables,
--- a producer INSERT on ready and parked, a consumer SELECT and INSERT on inbox.
+-- before this file runs. Who needs which right is in grants.sql beside it.
+--
+-- Never executed by the project, for no server could be had there: its statements were
+-- parsed by a grammar and read against the reference.
 --
 -- Run by hand, it belongs in one transaction, between SET XACT_ABORT ON, BEGIN
 -- TRANSACTION and COMMIT. Each statement ends with a semicolon at the end of a line.

@@ -15,11 +15,14 @@
 -- To migrate takes CREATE TABLE in the database and ALTER on the schema, and CREATE
 -- SCHEMA for a schema that is not there yet.
 
--- producer: services that enqueue, with the library or with a plain INSERT. It reads
--- nothing but the number of lanes.
+-- producer: services that enqueue, with the library or with a plain INSERT. What it
+-- reads are the number of lanes and, to check the schema at its start, the lanes.
 GRANT INSERT ON OBJECT::{ready} TO outbox_producer;
 GRANT INSERT ON OBJECT::{parked} TO outbox_producer;
 GRANT SELECT ON OBJECT::{meta} TO outbox_producer;
+GRANT SELECT ON OBJECT::{lane} TO outbox_producer;
+GRANT VIEW DEFINITION ON OBJECT::{done} TO outbox_producer;
+GRANT VIEW DEFINITION ON OBJECT::{inbox} TO outbox_producer;
 
 -- relay: claims, publishes, settles, surfaces what is due, and purges done.
 GRANT SELECT ON OBJECT::{meta} TO outbox_relay;

@@ -3,8 +3,10 @@
 --
 -- A message is in exactly one of three tables: ready (may go), parked (must wait, or
 -- needs a person) and done (went, or was discarded). The schema, if it is named, exists
--- before this file runs. A relay needs SELECT, INSERT, UPDATE and DELETE on all tables,
--- a producer INSERT on ready and parked, a consumer SELECT and INSERT on inbox.
+-- before this file runs. Who needs which right is in grants.sql beside it.
+--
+-- Never executed by the project, for no server could be had there: its statements were
+-- parsed by a grammar and read against the reference.
 --
 -- Run by hand, it belongs in one transaction, between SET XACT_ABORT ON, BEGIN
 -- TRANSACTION and COMMIT. Each statement ends with a semicolon at the end of a line.
@@ -217,11 +219,14 @@ INSERT INTO [a]]b[].[]]]]; -- '_meta] (version, lanes) VALUES (1, 3);
 -- To migrate takes CREATE TABLE in the database and ALTER on the schema, and CREATE
 -- SCHEMA for a schema that is not there yet.
 
--- producer: services that enqueue, with the library or with a plain INSERT. It reads
--- nothing but the number of lanes.
+-- producer: services that enqueue, with the library or with a plain INSERT. What it
+-- reads are the number of lanes and, to check the schema at its start, the lanes.
 GRANT INSERT ON OBJECT::[a]]b[].[]]]]; -- '] TO outbox_producer;
 GRANT INSERT ON OBJECT::[a]]b[].[]]]]; -- '_parked] TO outbox_producer;
 GRANT SELECT ON OBJECT::[a]]b[].[]]]]; -- '_meta] TO outbox_producer;
+GRANT SELECT ON OBJECT::[a]]b[].[]]]]; -- '_lane] TO outbox_producer;
+GRANT VIEW DEFINITION ON OBJECT::[a]]b[].[]]]]; -- '_done] TO outbox_producer;
+GRANT VIEW DEFINITION ON OBJECT::[a]]b[].[]]]]; -- '_inbox] TO outbox_producer;
 
 -- relay: claims, publishes, settles, surfaces what is due, and purges done.
 GRANT SELECT ON OBJECT::[a]]b[].[]]]]; -- '_meta] TO outbox_relay;
