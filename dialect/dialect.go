@@ -170,7 +170,9 @@ type Inspection struct {
 type Producer interface {
 	// Insert adds the messages in the caller's transaction, in one round trip
 	// for the ready ones and one for the delayed ones; seq follows the order of
-	// the slice. A message id that already waits yields a [Duplicate] error.
+	// the slice. The id of a ready message that is ready already, or of a delayed
+	// one that is scheduled already, yields a [Duplicate] error; a delayed one may
+	// have the id of a ready one (see Surface).
 	Insert(ctx context.Context, tx Tx, messages []Message) error
 }
 
@@ -296,7 +298,8 @@ type Turn interface {
 	// Surface moves up to limit scheduled messages that are due into the ready
 	// table, in the order they became due, each with a fresh seq and its
 	// created_at as it was. One whose id is already ready there becomes dead
-	// with a reason instead. ok is false when the lease is lost.
+	// with a reason instead: it blocks nothing and does not count as moved. ok is
+	// false when the lease is lost.
 	Surface(ctx context.Context, db DB, lease Lease, limit int) (moved int, ok bool, err error)
 	// Due returns the retry rows of the lane that are due, by available_at, and
 	// behind each that has a key the held rows of the key in seq order. A key's
@@ -427,23 +430,31 @@ type Parked struct {
 
 // Operator is what people do. Operations that change rows take the lock of
 // each lane they touch, one lane a transaction, so they are safe beside running
-// relays, and change at most limit messages a call; they return how many.
+// relays, and change at most limit messages a call; they return how many. Where
+// one transaction writes at a time, it is the lock of all lanes. But for Replay,
+// which has its cursor, a number below limit tells that nothing more matches: a
+// call goes on with the next lane until it has limit messages.
 type Operator interface {
 	// Stats counts; each count stops at limit.
 	Stats(ctx context.Context, db DB, limit int64) (Stats, error)
-	// Parked lists messages with pos above after, in pos order.
+	// Parked lists messages with pos above after, in pos order. The times of a
+	// filter select done messages, so they say nothing here, nor to Requeue and
+	// Discard.
 	Parked(ctx context.Context, db DB, filter Filter, after int64, limit int) ([]Parked, error)
 	// Requeue makes dead messages due at once with no failed attempts, and retry
 	// and scheduled ones that are not yet due due at once; others do not match,
-	// so that a repeated call comes to an end. Of one key the row with the
-	// smallest seq becomes the head and the others wait behind it, so that a run
-	// keeps its order and stays before newer messages.
+	// so that a repeated call comes to an end. Of a lane the rows with the
+	// smallest seq go first. A scheduled row stays scheduled, and a retry keeps
+	// its attempts. Of one key
+	// the row with the smallest seq becomes the head and the others wait behind
+	// it, also one that was the head before, so that a run keeps its order and
+	// stays before newer messages.
 	Requeue(ctx context.Context, db DB, filter Filter, limit int) (int, error)
 	// Discard moves parked messages to done with outcome discarded.
 	Discard(ctx context.Context, db DB, filter Filter, limit int) (int, error)
 	// Replay copies done messages back to ready, oldest first, under the same id
 	// with Replay one above the highest of the id's done rows, and skips ids that
-	// are ready already.
+	// are ready already. It looks at up to limit rows.
 	// It continues after the cursor and returns the next one; a nil next cursor
 	// tells that there is no more. The first call (nil cursor) fixes the filter's
 	// bounds of time and its own time as the newest done_at, in the cursor, so
