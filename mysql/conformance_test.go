@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outbox-suite/outbox/conformance"
 	"github.com/outbox-suite/outbox/conformance/containers"
@@ -35,6 +36,7 @@ func TestConformanceOddNames(t *testing.T) {
 	newest(t, "mariadb", func(t *testing.T, server *containers.Server) {
 		odd := target(t, server.DSN, server)
 		odd.Short = true
+		odd.Soak = 5 * time.Second
 		odd.Place = func(ctx context.Context, own *conformance.Target, suffix string) (func(context.Context) error, error) {
 			own.Schema, own.Prefix = `Odd "x" `+suffix, "order"
 			return func(ctx context.Context) error { return run(ctx, server.DSN, "DROP DATABASE "+quote(own.Schema)) },
@@ -53,6 +55,7 @@ func TestConformanceOddOptions(t *testing.T) {
 			"time_zone", "'+05:30'", "autocommit", "0", isolation(server), "'SERIALIZABLE'", "charset", "latin1")
 		odd := target(t, dsn, server)
 		odd.Short = true
+		odd.Soak = 5 * time.Second
 		// Without interpolation every statement goes to the server and back twice, and on
 		// the suite's slow network a renewal takes longer than its share of the lease.
 		odd.Network = target(t, with(dsn, "interpolateParams", "true"), server).Network

@@ -35,6 +35,7 @@ func TestConformanceOddNames(t *testing.T) {
 	server := containers.Servers(t, "postgres")[0]
 	odd := target(t, server)
 	odd.Short = true
+	odd.Soak = 5 * time.Second
 	odd.As = as(t, server)
 	odd.Place = func(ctx context.Context, own *conformance.Target, suffix string) (func(context.Context) error, error) {
 		own.Schema, own.Prefix = `Odd "x" `+suffix, "order"

@@ -20,7 +20,8 @@
 //     these engines and versions alone. Without it one is started for each version.
 //   - OUTBOX_REQUIRE: what must not be skipped, separated by commas: an engine, as
 //     in "postgres", or an engine and a version, as in "postgres:15". A version
-//     matches every server whose own version begins with it.
+//     matches every server whose own version begins with it. Programs that tests
+//     start, "pgbouncer" and "redis-server", can be named as well.
 //
 // # Clean-up
 //

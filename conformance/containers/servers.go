@@ -25,6 +25,10 @@ func envImage(engine, version string) string {
 	return "OUTBOX_IMAGE_" + strings.ToUpper(engine) + "_" + strings.NewReplacer(".", "_", "-", "_").Replace(version)
 }
 
+// programs are what OUTBOX_REQUIRE may name besides engines. The tests that need one
+// look for it themselves.
+var programs = []string{"pgbouncer", "redis-server"}
+
 // A fleet is what one process has of one engine.
 type fleet struct {
 	once    sync.Once
@@ -232,9 +236,12 @@ func missing(require, engine string, servers []*Server) ([]string, error) {
 			continue
 		}
 		name, version, _ := strings.Cut(entry, ":")
+		if slices.Contains(programs, entry) {
+			continue
+		}
 		if _, known := engines[name]; !known {
-			return nil, fmt.Errorf("%s names %q; the engines are %s",
-				envRequire, name, strings.Join(slices.Sorted(maps.Keys(engines)), ", "))
+			return nil, fmt.Errorf("%s names %q; the engines are %s, the programs %s",
+				envRequire, name, strings.Join(slices.Sorted(maps.Keys(engines)), ", "), strings.Join(programs, ", "))
 		}
 		satisfies := func(s *Server) bool {
 			return version == "" || s.Version == version || strings.HasPrefix(s.Version, version+".")

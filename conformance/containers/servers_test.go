@@ -58,7 +58,7 @@ func TestServersMissing(t *testing.T) {
 		},
 		{
 			"another engine is required", "postgres",
-			[]string{"OUTBOX_REQUIRE=sqlite"},
+			[]string{"OUTBOX_REQUIRE=sqlite,redis-server"},
 			true,
 			[]string{"SKIP"},
 		},
