@@ -21,7 +21,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	defer os.RemoveAll(folder)
+	defer os.RemoveAll(folder) //nolint:errcheck // a folder for temporary files
 	if err := run(context.Background(), filepath.Join(folder, "shop.db")); err != nil {
 		fmt.Println(err)
 	}

@@ -35,6 +35,9 @@ const contentOfM = "m.lane, m.id, m.topic, m.key, m.key_hash, m.type, m.content_
 // age and blocked before it, and payload behind it.
 const row = "m.lane, m.id, m.topic, m.key, m.key_hash, m.type, m.content_type, m.headers, m.revision, m.replay, m.created_at"
 
+// blocked tells of a row of the table named m that a parked row blocks its key.
+const blocked = `EXISTS (SELECT 1 FROM {parked} AS b WHERE b.lane = m.lane AND b.key_hash = m.key_hash AND b.blocking = 1)`
+
 // named is the list of rows that a settle names, as [place, id, …].
 const named = `WITH named AS (
   SELECT value ->> 0 AS place, unhex(value ->> 1) AS id, value ->> 2 AS state, value ->> 3 AS attempts,
@@ -75,11 +78,8 @@ func render(r func(text string) string) statements {
 
 		// Along ready_by_lane, and for each row one look at parked_heads. Of a row that is
 		// blocked nobody needs the payload.
-		ready: r(`SELECT m.seq, 0, 0, {now} - m.ready_at, m.blocked, ` + row + `, iif(m.blocked, NULL, m.payload)
-			FROM (SELECT *, EXISTS (SELECT 1 FROM {parked} AS p
-			                        WHERE p.lane = r.lane AND p.key_hash = r.key_hash AND p.blocking = 1) AS blocked
-			      FROM {ready} AS r WHERE r.lane = ?1 AND r.seq > ?2 ORDER BY r.seq LIMIT ?3) AS m
-			ORDER BY m.seq`),
+		ready: r(`SELECT m.seq, 0, 0, {now} - m.ready_at, ` + blocked + `, ` + row + `, iif(` + blocked + `, NULL, m.payload)
+			FROM {ready} AS m WHERE m.lane = ?1 AND m.seq > ?2 ORDER BY m.seq LIMIT ?3`),
 		// Along parked_by_time.
 		dueHeads: r(`SELECT pos, key_hash FROM {parked}
 			WHERE lane = ?1 AND state = 'retry' AND available_at <= {now}

@@ -278,7 +278,7 @@ func query[T any](ctx context.Context, q querier, scan func(rows *sql.Rows) (T, 
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
+	defer rows.Close() //nolint:errcheck // what a read meets is in rows.Err
 	var all []T
 	for rows.Next() {
 		one, err := scan(rows)
@@ -317,7 +317,7 @@ func (r *reader) read(ctx context.Context, q querier, text string, args ...any) 
 	if err != nil {
 		return err
 	}
-	defer rows.Close()
+	defer rows.Close() //nolint:errcheck // what a read meets is in rows.Err
 	for !r.full() && rows.Next() {
 		var m dialect.Row
 		if err := scanRow(rows, &m); err != nil {
