@@ -91,8 +91,8 @@ func oneServer(servers, port string) (string, error) {
 	if strings.Contains(servers, ",") {
 		return "", errors.New("several servers are given: name one")
 	}
-	if _, _, err := net.SplitHostPort(servers); err != nil {
-		return net.JoinHostPort(strings.Trim(servers, "[]"), port), nil
+	if _, given, err := net.SplitHostPort(servers); err == nil && given != "" {
+		return servers, nil
 	}
-	return servers, nil
+	return net.JoinHostPort(strings.Trim(strings.TrimSuffix(servers, ":"), "[]"), port), nil
 }

@@ -99,10 +99,10 @@ func (c *client) send(ctx context.Context, closed <-chan struct{}, records []*kg
 		return make([]result, len(records)), errEarly
 	}
 	flushed := make(chan struct{})
-	go func() {
+	go func(k *kgo.Client) {
 		defer close(flushed)
-		_ = c.kafka.Flush(ctx)
-	}()
+		_ = k.Flush(ctx)
+	}(c.kafka)
 	err := c.wait(ctx, closed, all)
 	if err == nil {
 		<-flushed // there is nothing that it could wait for

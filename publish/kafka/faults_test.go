@@ -72,7 +72,7 @@ func seeded(tb testing.TB) *rand.Rand {
 	tb.Helper()
 	seed := rand.Uint64()
 	tb.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test's
+	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // The broker refuses batches with a record that is bad. Whatever the runs, only

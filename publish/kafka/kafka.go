@@ -134,7 +134,7 @@ func Connect(brokers string, cfg Config, options ...kgo.Opt) (*Publisher, error)
 		return nil, err
 	}
 	var seeds []string
-	for _, b := range strings.Split(brokers, ",") {
+	for b := range strings.SplitSeq(brokers, ",") {
 		if b = strings.TrimSpace(b); b == "" {
 			return nil, errors.New("kafka publisher: a broker's address is empty: write them as host:port,host:port")
 		}

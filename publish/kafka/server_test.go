@@ -159,7 +159,7 @@ func (r reader) newTopic(ctx context.Context, partitions int32, config map[strin
 	t.Topic, t.NumPartitions, t.ReplicationFactor = "topic."+uuid.NewString(), partitions, 1
 	for name, value := range config {
 		c := kmsg.NewCreateTopicsRequestTopicConfig()
-		c.Name, c.Value = name, kmsg.StringPtr(value)
+		c.Name, c.Value = name, new(value)
 		t.Configs = append(t.Configs, c)
 	}
 	req.Topics = append(req.Topics, t)
@@ -174,7 +174,7 @@ func (r reader) newTopic(ctx context.Context, partitions int32, config map[strin
 func ends(ctx context.Context, k *kgo.Client, topic string) (map[int32]int64, error) {
 	meta := kmsg.NewPtrMetadataRequest()
 	mt := kmsg.NewMetadataRequestTopic()
-	mt.Topic = kmsg.StringPtr(topic)
+	mt.Topic = new(topic)
 	meta.Topics = append(meta.Topics, mt)
 	info, err := meta.RequestWith(ctx, k)
 	if err != nil {
