@@ -66,7 +66,7 @@ var (
 const (
 	// lookAfter is how long a send may take before it is asked whether there is a
 	// broker at all, which is asked again after as long.
-	lookAfter = 500 * time.Millisecond
+	lookAfter = 300 * time.Millisecond
 	// pingFor is how long the brokers may take to answer that.
 	pingFor = 3 * time.Second
 )

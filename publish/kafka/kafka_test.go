@@ -3,8 +3,10 @@ package kafka_test
 import (
 	"context"
 	"net"
+	"regexp"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outbox-suite/outbox/publish/kafka"
@@ -37,8 +39,27 @@ func TestPublisher(t *testing.T) {
 				return kafka.Connect(addr, kafka.Config{}, auth(), via(addr))
 			},
 		},
-		TooLarge: 1 << 20, // with the headers it is more than is sent
-		Unknown:  "topic.nowhere", Remedy: "--create --topic topic.nowhere", Unroutable: "no/topic",
-		KeepsNil: true, Secret: password,
+		TooLarge:   1 << 20,    // with the headers it is more than is sent
+		Unroutable: "no/topic", // unknown ones are looked for for a second each: TestUnknownTopics
+		KeepsNil:   true, Secret: password,
 	})
+}
+
+func TestUnknownTopics(t *testing.T) {
+	t.Parallel()
+	_, r := newCluster(t, kfake.NumBrokers(2))
+	results, err := publishtest.Check(t.Context(), publishtest.Target{
+		New:     func(context.Context) (relay.Publisher, error) { return kafka.Connect(r.addr, kafka.Config{}) },
+		Topic:   func(ctx context.Context) (string, error) { return r.newTopic(ctx, 2, nil) },
+		Consume: r.consume,
+		Unknown: "topic.nowhere", Remedy: "--create --topic topic.nowhere",
+	}, regexp.MustCompile("^Refuse/Unknown"))
+	if err != nil || len(results) != 2 {
+		t.Fatal(results, err)
+	}
+	for _, r := range results {
+		if r.Status != publishtest.Passed {
+			t.Errorf("%s: %s: %s", r.Name, r.Status, r.Got)
+		}
+	}
 }

@@ -56,7 +56,7 @@ func serve(text string) error {
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		return err
 	}
-	s, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(c.Port), kfake.DataDir(c.Store), kfake.SyncWrites(),
+	s, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(c.Port), kfake.DataDir(c.Store),
 		kfake.EnableSASL(), kfake.Superuser("PLAIN", user, password))
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ type reader struct {
 }
 
 func (r reader) client(options ...kgo.Opt) (*kgo.Client, error) {
-	return kgo.NewClient(append(append([]kgo.Opt{kgo.SeedBrokers(r.addr), kgo.MetadataMinAge(50 * time.Millisecond)}, r.options...), options...)...)
+	return kgo.NewClient(append(append([]kgo.Opt{kgo.SeedBrokers(r.addr), kgo.MetadataMinAge(10 * time.Millisecond)}, r.options...), options...)...)
 }
 
 // newTopic makes a topic with that many partitions.
@@ -213,7 +213,7 @@ func ends(ctx context.Context, k *kgo.Client, topic string) (map[int32]int64, er
 func (r reader) records(ctx context.Context, topic string) ([]*kgo.Record, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	k, err := r.client()
+	k, err := r.client(kgo.FetchMaxWait(100 * time.Millisecond))
 	if err != nil {
 		return nil, err
 	}
@@ -232,14 +232,10 @@ func (r reader) records(ctx context.Context, topic string) ([]*kgo.Record, error
 	if n == 0 {
 		return nil, nil
 	}
-	c, err := r.client(kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{topic: from}), kgo.FetchMaxWait(100*time.Millisecond))
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
+	k.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: from})
 	var all []*kgo.Record
 	for int64(len(all)) < n {
-		got := c.PollFetches(ctx)
+		got := k.PollFetches(ctx)
 		if err := ctx.Err(); err != nil {
 			return nil, errors.Join(err, got.Err())
 		}
