@@ -8,7 +8,9 @@
 // same statements would have to take the locks one by one, the lane's row first.
 //
 // The clock is that of the machine, in milliseconds; all processes that use a file are
-// on that machine.
+// on that machine, and the file is on a disk of its own, not on a network's.
+//
+// It was run with SQLite 3.54 on Linux. Not run: other systems, full disks, power cuts.
 package engine
 
 import (
@@ -37,7 +39,7 @@ func Open(file string) (*sql.DB, error) {
 	dsn := url.URL{Scheme: "file", Path: filepath.ToSlash(path), RawQuery: url.Values{
 		"_txlock": {"immediate"},
 		// The driver sets them in this order: the bound on waiting comes first.
-		"_pragma": {"busy_timeout(10000)", "journal_mode(wal)", "synchronous(normal)"},
+		"_pragma": {"busy_timeout(10000)", "journal_mode(wal)", "synchronous(full)"},
 	}.Encode()}
 	return driver.Open(dsn.String())
 }

@@ -33,7 +33,7 @@ func TestConformance(t *testing.T) {
 		// not wait for each other's writes.
 		Place: func(_ context.Context, own *conformance.Target, suffix string) (func(context.Context) error, error) {
 			reach(own, filepath.Join(folder, suffix+".db"))
-			own.Prefix = `odd "name" {lane}` // that must be quoted, and is no placeholder
+			own.Prefix = `odd "name" {lane}`                       // that must be quoted, and is no placeholder
 			return func(context.Context) error { return nil }, nil // the folder goes in the end
 		},
 	}
