@@ -27,18 +27,25 @@ type broker struct {
 	// faulty relays died or were cut off: what they had unsettled may repeat.
 	faulty map[string]bool
 	may    map[uuid.UUID]int
-	// inTry counts the messages of a key under way; overlaps are keys that had two
-	// at the same moment, which only a fault explains.
-	inTry    map[string]int
-	overlaps []string
-	faults   int
+	// inTry are the relays that have messages of a key under way; overlaps are keys
+	// that had two at the same moment, which only a fault of one of the relays
+	// explains.
+	inTry    map[string][]string
+	overlaps []overlap
+	faults   map[string]bool
+}
+
+// overlap is two publishes of one key at the same moment.
+type overlap struct {
+	relays []string
+	what   string
 }
 
 func newBroker() *broker {
 	return &broker{
 		times: make(map[uuid.UUID]int), tries: make(map[uuid.UUID]int),
 		unsettled: make(map[string]map[int][]uuid.UUID), faulty: make(map[string]bool),
-		may: make(map[uuid.UUID]int), inTry: make(map[string]int),
+		may: make(map[uuid.UUID]int), inTry: make(map[string][]string), faults: make(map[string]bool),
 	}
 }
 
@@ -157,8 +164,11 @@ func (b *broker) one(ctx context.Context, name string, m *relay.Message) error {
 	b.mu.Lock()
 	b.tries[m.ID]++
 	if m.HasKey() {
-		if b.inTry[m.Key]++; b.inTry[m.Key] > 1 {
-			b.overlaps = append(b.overlaps, fmt.Sprintf("two publishes of key %.40q were under way at the same moment (relay %s, lane %d, epoch %d)", m.Key, name, m.Lane, m.Epoch))
+		if b.inTry[m.Key] = append(b.inTry[m.Key], name); len(b.inTry[m.Key]) > 1 {
+			b.overlaps = append(b.overlaps, overlap{
+				relays: slices.Clone(b.inTry[m.Key]),
+				what:   fmt.Sprintf("two publishes of key %.40q were under way at the same moment (relays %v, lane %d, epoch %d)", m.Key, b.inTry[m.Key], m.Lane, m.Epoch),
+			})
 		}
 	}
 	react := reaction(acceptIt)
@@ -182,7 +192,8 @@ func (b *broker) one(ctx context.Context, name string, m *relay.Message) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if m.HasKey() {
-		b.inTry[m.Key]--
+		i := slices.Index(b.inTry[m.Key], name)
+		b.inTry[m.Key] = slices.Delete(b.inTry[m.Key], i, i+1)
 	}
 	if took && (err != nil || ctx.Err() != nil) {
 		b.may[m.ID]++ // the relay was told otherwise, or was not there to be told
@@ -216,7 +227,7 @@ func (b *broker) settled(name string, lane int) {
 func (b *broker) fault(name string, lane int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.faults++
+	b.faults[name] = true
 	for _, id := range b.unsettled[name][lane] {
 		b.may[id]++
 	}
@@ -227,7 +238,7 @@ func (b *broker) fault(name string, lane int) {
 func (b *broker) died(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.faults++
+	b.faults[name] = true
 	b.faulty[name] = true
 }
 
@@ -247,13 +258,15 @@ func (b *broker) history() ([]accepted, map[uuid.UUID]int) {
 }
 
 // overlapping returns the overlaps that no fault explains.
-func (b *broker) overlapping() []string {
+func (b *broker) overlapping() (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.faults > 0 || len(b.may) > 0 {
-		return nil
+	for _, o := range b.overlaps {
+		if !slices.ContainsFunc(o.relays, func(name string) bool { return b.faults[name] }) {
+			all = append(all, o.what)
+		}
 	}
-	return slices.Clone(b.overlaps)
+	return all
 }
 
 // count is how often messages that match were accepted.

@@ -137,12 +137,17 @@ func judge(wrote []written, took []accepted, may map[uuid.UUID]int) findings {
 		}
 		latest[w.key] = w
 	}
+	repeated := make(map[uuid.UUID]int) // beyond the first, all replays together
 	for p, n := range times {
-		switch extra := n - 1 - may[p.id]; {
-		case extra > 0:
-			f.duplicated = append(f.duplicated, fmt.Sprintf("%s was accepted %d times, %d more than faults explain", byID[p.id], n, extra))
-		case n > 1:
-			f.explained += n - 1
+		if n > 1 {
+			repeated[p.id] += n - 1
+		}
+	}
+	for id, n := range repeated {
+		if extra := n - may[id]; extra > 0 {
+			f.duplicated = append(f.duplicated, fmt.Sprintf("%s was repeated %d times, %d more than faults explain", byID[id], n, extra))
+		} else {
+			f.explained += n
 		}
 	}
 	slices.Sort(f.duplicated)

@@ -187,9 +187,8 @@ func (t *trial) openSnapshot() (end func()) {
 	return nil
 }
 
-// drainOnce has a relay publish what is there and returns how long it took.
-func (t *trial) drainOnce(db *sql.DB) time.Duration {
-	began := time.Now()
+// drainOnce has a relay publish what is there.
+func (t *trial) drainOnce(db *sql.DB) {
 	r := t.startWith(relayWith{db: db, config: func(c *relay.Config) {
 		patient(c)
 		c.UntilEmpty, c.Batch = true, 500
@@ -199,7 +198,6 @@ func (t *trial) drainOnce(db *sql.DB) time.Duration {
 	case <-t.ctx.Done():
 		t.fail("the time was over while a relay drained")
 	}
-	return time.Since(began)
 }
 
 func oldSnapshotOpen(t *trial) {

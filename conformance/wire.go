@@ -177,7 +177,7 @@ func (s *tapStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (re
 		if e, ok := s.Stmt.(driver.StmtExecContext); ok {
 			res, err = e.ExecContext(ctx, args)
 		} else {
-			res, err = s.Exec(values(args)) //nolint:staticcheck // the only way such a driver has
+			res, err = s.Exec(values(args))
 		}
 		return err
 	})
@@ -190,7 +190,7 @@ func (s *tapStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (r
 		if q, ok := s.Stmt.(driver.StmtQueryContext); ok {
 			rows, err = q.QueryContext(ctx, args)
 		} else {
-			rows, err = s.Query(values(args)) //nolint:staticcheck // the only way such a driver has
+			rows, err = s.Query(values(args))
 		}
 		return err
 	})

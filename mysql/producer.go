@@ -40,7 +40,7 @@ func (s *store) Insert(ctx context.Context, tx dialect.Tx, messages []dialect.Me
 		if err != nil {
 			return err
 		}
-		const rest = 16 << 10 // for everything but payload and headers
+		const rest = 16 << 10 // for the statement, and what of a row is escaped
 		if packet > 0 && largest+rest > packet {
 			return fmt.Errorf("a message has %d bytes and the server's max_allowed_packet is %d: raise it, "+
 				"or store the payload elsewhere and send a reference: %w", largest, packet, mysql.ErrPktTooLarge)
@@ -70,8 +70,11 @@ func (s *store) Insert(ctx context.Context, tx dialect.Tx, messages []dialect.Me
 	return delayed.send(ctx, tx, s.sql.schedule, scheduleRow)
 }
 
-// sizeOf is what of a message has no narrow limit.
-func sizeOf(m *dialect.Message) int { return len(m.Payload) + len(m.Headers) }
+// sizeOf is about what a message takes in a packet.
+func sizeOf(m *dialect.Message) int {
+	const numbers = 128 // id, lane, hash, revision, times and what stands between
+	return len(m.Payload) + len(m.Headers) + len(m.Topic) + len(m.Key.V) + len(m.Type) + len(m.ContentType) + numbers
+}
 
 // largestPacket asks the server for its max_allowed_packet; 0 when the transaction
 // cannot ask.

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/outbox-suite/outbox/dialect"
@@ -11,8 +12,8 @@ import (
 // engine needs that (see [dialect.Sweeper]). The floor only ever rises to a seq
 // below which nothing is ready and no transaction can add anything: a message
 // that commits late must not be passed by a newer one of its key. It is a hint:
-// it is forgotten at every error, since the next server may be another one, and
-// a sweep from the start checks it. Only the dispatcher uses it.
+// it is forgotten at every error, and when seqs go back, since the next server may
+// be another one, and a sweep from the start checks it. Only the dispatcher uses it.
 type floors struct {
 	floor   int64
 	pending *dialect.Horizon // not yet reached
@@ -32,6 +33,39 @@ const (
 	lookShare = 20
 )
 
+// look lets the floor follow when it is time to, ahead of a poll and in time of its
+// own: a horizon that takes longer than a lease must not cost the poll its time, or
+// nothing would be claimed any more.
+func (r *Relay) look(ctx context.Context) {
+	sweeper, ok := r.store.(dialect.Sweeper)
+	if !ok {
+		return
+	}
+	f := &r.floors
+	if r.shaken.Swap(false) {
+		*f = floors{look: f.look}
+	}
+	began := time.Now()
+	if began.Before(f.look) {
+		return
+	}
+	call, cancel := context.WithTimeout(ctx, r.cfg.Lease)
+	defer cancel()
+	err := f.raise(call, sweeper, r.db)
+	if err == nil {
+		return
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		*f = floors{} // polls from the start do without it
+	}
+	f.pending = nil
+	f.look = time.Now().Add(max(sweepEvery, lookShare*time.Since(began)))
+	f.sweep = f.look
+	if ctx.Err() == nil { // a stop is no error
+		r.observe(Erred{Op: "horizon", Err: err})
+	}
+}
+
 // poll looks for lanes with work. Ready messages are looked for above the floor
 // returned.
 func (r *Relay) poll(ctx context.Context, limit int) (lanes []int, floor int64, err error) {
@@ -40,19 +74,9 @@ func (r *Relay) poll(ctx context.Context, limit int) (lanes []int, floor int64, 
 		lanes, err = r.store.Poll(ctx, r.db, r.cfg.Owner, limit)
 		return lanes, 0, err
 	}
-	f := &r.floors
-	if r.shaken.Swap(false) {
-		*f = floors{}
-	}
-	if time.Now().After(f.look) {
-		if err := f.raise(ctx, sweeper, r.db); err != nil {
-			// Polls from the start do without it.
-			*f = floors{look: time.Now().Add(sweepEvery)}
-			r.observe(Erred{Op: "horizon", Err: err})
-		}
-	}
-	lanes, err = sweeper.PollAbove(ctx, r.db, r.cfg.Owner, f.floor, limit)
-	return lanes, f.floor, err
+	floor = r.floors.floor
+	lanes, err = sweeper.PollAbove(ctx, r.db, r.cfg.Owner, floor, limit)
+	return lanes, floor, err
 }
 
 // raise takes a horizon and lets the floor follow.
@@ -66,6 +90,11 @@ func (f *floors) raise(ctx context.Context, sweeper dialect.Sweeper, db dialect.
 	now, err := sweeper.Horizon(ctx, db, from)
 	if err != nil {
 		return err
+	}
+	if now.Newest < f.floor || f.pending != nil && now.Newest < f.pending.Newest {
+		// Seqs went back, so this is another server, or one that lost its last
+		// commits. What is known of the one before does not count.
+		f.floor, f.pending = 0, nil
 	}
 	if f.pending != nil && now.Running >= f.pending.Begun {
 		f.floor = max(f.floor, f.pending.Newest)

@@ -234,6 +234,7 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 // does not cut a claim off: one that takes effect all the same would keep its
 // lane from others until the lease ends.
 func (r *Relay) claim(ctx, work context.Context, n int) []lease {
+	r.look(ctx)
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Lease)
 	defer cancel()
 	work, cancelWork := context.WithTimeout(work, r.cfg.Lease)
@@ -311,21 +312,21 @@ func (r *Relay) forget(lane int) {
 	delete(r.lanes, lane)
 }
 
-// restLane leaves a lane alone for a pause that grows with the failures in a
-// row; without a failure it forgets them. Otherwise a lane that cannot be read
-// would be claimed again at once, for ever.
-func (r *Relay) restLane(lane int, failed bool) {
+// restLane leaves a lane alone for a pause that grows up to most with the turns in
+// a row that came to nothing; 0 forgets them. Otherwise a lane that cannot be read,
+// or whose work cannot be done yet, would be claimed again at once, for ever.
+func (r *Relay) restLane(lane int, most time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !failed {
+	if most == 0 {
 		delete(r.rests, lane)
 		return
 	}
 	n := r.rests[lane].failures + 1
-	r.rests[lane] = rest{failures: n, until: time.Now().Add(jitter(ceiling(n, r.cfg.PollMin, restMost)))}
+	r.rests[lane] = rest{failures: n, until: time.Now().Add(jitter(ceiling(n, r.cfg.PollMin, most)))}
 }
 
-// restMost is the longest rest of a lane.
+// restMost is the longest rest of a lane that failed.
 const restMost = 5 * time.Second
 
 // empty tells whether there is nothing to do for any relay.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/outbox-suite/outbox"
@@ -29,6 +30,11 @@ type turn struct {
 	published int
 	probed    bool // the probe's one message was handed over
 	failed    bool // the database refused an operation
+	worked    bool // something was surfaced or read
+
+	// anew tells that the connection broke, so that the next server may be another
+	// one: what was known of ready messages does not count any more.
+	anew atomic.Bool
 }
 
 // turn works on a claimed lane and gives it back.
@@ -47,7 +53,16 @@ func (r *Relay) turn(stop, work, publish context.Context, l lease, probe bool) {
 	t.run(l.floor, began.Add(r.cfg.Turn)) //nolint:contextcheck // its contexts are the turn's
 	stopRenewing()
 	renewal.Wait()
-	r.restLane(t.lease.Lane, t.failed)
+	switch {
+	case t.failed:
+		r.restLane(t.lease.Lane, restMost)
+	case !t.worked:
+		// It looked as if there were work: a scheduled message, say, that waits for
+		// somebody's open transaction.
+		r.restLane(t.lease.Lane, r.cfg.PollMax)
+	default:
+		r.restLane(t.lease.Lane, 0)
+	}
 
 	if t.isLost() {
 		return
@@ -86,6 +101,9 @@ func (t *turn) run(floor int64, end time.Time) {
 		}
 		if ready {
 			rows, full, ok := t.read("ready", func(ctx context.Context, limit dialect.Limit) ([]dialect.Row, error) {
+				if t.anew.Load() {
+					floor = 0
+				}
 				return t.store.Ready(ctx, t.db, t.lease.Lane, floor, limit)
 			})
 			if !ok || !t.deliver(rows, false) {
@@ -118,6 +136,7 @@ func (t *turn) surface() (moved int, ok bool) {
 		return 0, false
 	}
 	if moved > 0 {
+		t.worked = true
 		t.observe(Surfaced{Lane: t.lease.Lane, Messages: moved})
 	}
 	return moved, true
@@ -137,6 +156,7 @@ func (t *turn) read(op string, read func(context.Context, dialect.Limit) ([]dial
 		t.erred(ctx, "read "+op, err)
 		return nil, false, false
 	}
+	t.worked = t.worked || len(rows) > 0
 	var size int64
 	for i := range rows {
 		size += int64(len(rows[i].Payload) + len(rows[i].Headers))
@@ -182,6 +202,7 @@ func (t *turn) settle(s dialect.Settlement, b *batch) bool {
 			return false
 		}
 		t.observe(SettleRetried{Lane: t.lease.Lane, Try: try, Err: err})
+		t.shake(err)
 		t.replaceReadOnly(t.work, err)
 		if class := t.classify(err); s.Archive && (class == dialect.Other || class == dialect.Missing) {
 			// If it is the archive that fails, the messages must leave all the
@@ -223,6 +244,7 @@ func (t *turn) renew(ctx context.Context, cancel context.CancelCauseFunc) {
 			return
 		case err != nil:
 			t.observe(Erred{Op: "extend", Err: err})
+			t.shake(err)
 			t.replaceReadOnly(ctx, err)
 			every = t.cfg.Lease / 10
 			if time.Now().After(t.validUntil()) {
@@ -238,6 +260,17 @@ func (t *turn) renew(ctx context.Context, cancel context.CancelCauseFunc) {
 			every = t.cfg.Lease / 3
 			t.extended(began)
 		}
+	}
+}
+
+// shake has the floor forgotten, here and by the polls, unless the error says that
+// the server is there and its data what they were.
+func (t *turn) shake(err error) {
+	switch t.classify(err) {
+	case dialect.Conflict, dialect.Duplicate:
+	default:
+		t.anew.Store(true)
+		t.shaken.Store(true)
 	}
 }
 

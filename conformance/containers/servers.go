@@ -27,7 +27,7 @@ func envImage(engine, version string) string {
 
 // programs are what OUTBOX_REQUIRE may name besides engines. The tests that need one
 // look for it themselves.
-var programs = []string{"pgbouncer", "redis-server"}
+var programs = []string{"kafka", "pgbouncer", "redis-server", "redpanda"}
 
 // A fleet is what one process has of one engine.
 type fleet struct {
