@@ -40,6 +40,7 @@ func scenarios() []Scenario {
 		retryScenarios,
 		outageScenarios,
 		turnScenarios,
+		fenceScenarios,
 		operatorScenarios,
 		faultScenarios,
 		cutScenarios,

@@ -94,6 +94,50 @@ func (s *watermarkStore) Ready(ctx context.Context, db dialect.DB, lane int, aft
 	return rows, err
 }
 
+// TestLooseFenceIsFound runs the suite's scenario of the fence on a store that looks
+// at the lease and does not lock it. It must fail.
+func TestLooseFenceIsFound(t *testing.T) {
+	found := target(t, containers.Servers(t, "postgres")[0])
+	found.Dialect = loose{postgres.New()}
+	report, err := conformance.Check(t.Context(), found, conformance.Options{Match: regexp.MustCompile("^Settle/FenceHoldsTheLane$")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if failed := report.Failed(); len(failed) != 1 || !strings.Contains(failed[0].Got, "the fence does not hold") {
+		t.Errorf("the scenario holds on a store whose fence does not lock: %+v", report.Results)
+	}
+}
+
+// loose is a dialect whose stores look at the lease first, and settle then under
+// whatever lease there is.
+type loose struct{ dialect.Dialect }
+
+// Bind implements [dialect.Dialect].
+func (l loose) Bind(tables dialect.Tables) (dialect.Store, error) {
+	store, err := l.Dialect.Bind(tables)
+	return &looseStore{store, dialect.Expand("{lane}", tables, quote)}, err
+}
+
+type looseStore struct {
+	dialect.Store
+	lane string
+}
+
+// Settle implements [dialect.Turn].
+func (s *looseStore) Settle(ctx context.Context, db dialect.DB, lease dialect.Lease, ttl time.Duration, what dialect.Settlement) (bool, error) {
+	there := lease
+	look := func() error {
+		return db.QueryRowContext(ctx, "SELECT owner, epoch FROM "+s.lane+" WHERE lane = $1", lease.Lane).Scan(&there.Owner, &there.Epoch)
+	}
+	if err := look(); err != nil || there != lease {
+		return false, err
+	}
+	if err := look(); err != nil {
+		return false, err
+	}
+	return s.Store.Settle(ctx, db, there, ttl, what)
+}
+
 // run runs one statement on a connection of its own.
 func run(ctx context.Context, dsn, statement string) error {
 	db, err := postgres.Open(dsn)
