@@ -48,6 +48,7 @@ docs: ## the documentation as the package site shows it, on http://localhost:808
 verify: ## that generated files, dependencies and formatting are as they should be
 	go mod tidy -diff
 	go mod verify
+	cd examples/engine && go mod tidy -diff
 	go generate ./...
 	git diff --exit-code
 	@test -z "$$($(TOOL) gofumpt -l . | tee /dev/stderr)"
