@@ -387,7 +387,7 @@ func TestRelayMistakes(t *testing.T) {
 	s := migrated(t)
 	for _, test := range []struct{ args, want string }{
 		{"", "no publisher"},
-		{"--publish kafka://u:secret@host", "publisher is unknown"},
+		{"--publish pigeon://u:secret@host", "publisher is unknown"},
 		{"--publish secret", "publisher is unknown"},
 		{"--publish stdout:secret", "publisher is unknown"},
 		{"--publish file:", "needs a path"},
