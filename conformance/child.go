@@ -449,6 +449,7 @@ type worker struct {
 	stopped bool
 	resumed chan struct{}
 	once    sync.Once
+	first   sync.Once // poll
 }
 
 func (w *worker) send(line fromChild) {
@@ -571,7 +572,10 @@ func (w *worker) afterStatement(s statement, err error) error {
 func (w *worker) observe(e relay.Event) {
 	line := fromChild{Event: eventName(e)}
 	switch e := e.(type) {
-	case relay.Polled, relay.Attempted:
+	case relay.Polled:
+		w.first.Do(func() { w.send(line) })
+		return
+	case relay.Attempted:
 		return
 	case relay.Claimed:
 		line.Lane = e.Lane

@@ -783,7 +783,8 @@ func backoffCountsFromFailure(t *trial) {
 		if early := due - told.Sub(at); p.DueIn.V < early-10*time.Millisecond {
 			t.error("a message is due in %v, %v too early: its delay was %v and it failed %v ago", p.DueIn.V, early-p.DueIn.V, due, told.Sub(at))
 		}
-		if late := due - asked.Sub(known) + slow/2; p.DueIn.V > late {
+		// One whose time came before the batch was settled is due at once.
+		if late := max(0, due-asked.Sub(known)+slow/2); p.DueIn.V > late {
 			t.error("a message is due in %v, %v too late: its delay was %v and it failed %v ago", p.DueIn.V, p.DueIn.V-late, due, asked.Sub(known))
 		}
 	}

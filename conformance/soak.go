@@ -156,12 +156,22 @@ func (s *soak) newResident() *process {
 	return p
 }
 
+// newChild is newResident in a process of its own.
 func (s *soak) newChild() *child {
 	with := childWith{config: soaked}
 	if s.proxy != nil && s.target.Network.Source != nil {
 		with.source = s.target.Network.Source(s.proxy.Addr())
 	}
-	return s.spawn(with)
+	c := s.spawn(with)
+	s.await("a relay in a process of its own to poll", func() bool {
+		select {
+		case <-c.gone:
+			return true
+		default:
+			return c.saw("Polled") > 0
+		}
+	})
+	return c
 }
 
 // soaked makes a relay that has few attempts, so that messages die and are requeued.

@@ -63,7 +63,7 @@ func TestClassify(t *testing.T) {
 			}, dialect.Duplicate},
 			"NoTable":  {func(*testing.T) error { return run(f.db, `SELECT 1 FROM {schema}.nothing`) }, dialect.Missing},
 			"NoColumn": {func(*testing.T) error { return run(f.db, `SELECT nothing FROM {schema}.thing`) }, dialect.Missing},
-			"NoSchema": {func(*testing.T) error { return run(f.db, `CREATE TABLE nothing.thing (id INT)`) }, dialect.Missing},
+			"NoSchema": {func(*testing.T) error { return run(f.db, `CREATE TABLE nothing.thing (id INT)`) }, dialect.Other},
 			"NoIndex":  {func(*testing.T) error { return run(f.db, `SELECT 1 FROM {schema}.thing FORCE INDEX (nothing)`) }, dialect.Missing},
 			"ReadOnly": {func(t *testing.T) error {
 				tx, err := f.db.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
