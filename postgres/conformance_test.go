@@ -227,9 +227,9 @@ func dumps(t *testing.T, server *containers.Server) bool {
 // it on the other server.
 func restore(from, to string) func(context.Context, dialect.Tables) (*conformance.Copy, error) {
 	return func(ctx context.Context, tables dialect.Tables) (*conformance.Copy, error) {
-		what := []string{"--no-owner", "--table=" + quote(tables.Prefix) + "*"}
+		what := []string{"--no-owner", "--no-privileges", "--table=" + quote(tables.Prefix) + "*"}
 		if tables.Schema != "" {
-			what = []string{"--no-owner", "--schema=" + quote(tables.Schema)}
+			what = []string{"--no-owner", "--no-privileges", "--schema=" + quote(tables.Schema)}
 		}
 		script, err := client(ctx, from, nil, "pg_dump", what...)
 		if err != nil {
