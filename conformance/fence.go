@@ -32,7 +32,9 @@ func fenceHoldsTheLane(t *trial) {
 			}
 		}},
 	} {
-		for step := 1; t.claimedBefore(step, c.name, c.settlement); step++ {
+		step := 1
+		for t.claimedBefore(step, c.name, c.settlement) {
+			step++
 		}
 	}
 }
