@@ -285,8 +285,8 @@ func (s *soak) brokerOutage() {
 	s.outage.Store(false)
 }
 
-// operate runs an operator's call, which may fail only while the network does. It
-// goes past the proxy, so an error is one.
+// operate runs an operator's call. It goes past the proxy and never while the server
+// is away, so an error is one.
 func (s *soak) operate(doing string, call func() error) {
 	if err := call(); err != nil && s.ctx.Err() == nil {
 		s.fail("%s: %v", doing, err)

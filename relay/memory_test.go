@@ -157,7 +157,10 @@ func (m *memory) Horizon(_ context.Context, _ dialect.DB, floor int64) (dialect.
 	return h, nil
 }
 
-func (m *memory) PollAbove(_ context.Context, _ dialect.DB, owner string, floor int64, limit int) ([]int, error) {
+func (m *memory) PollAbove(ctx context.Context, _ dialect.DB, owner string, floor int64, limit int) ([]int, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	defer m.end("poll")
 	if err := m.begin("poll"); err != nil {
 		return nil, err

@@ -831,6 +831,89 @@ func TestHorizonMayFail(t *testing.T) {
 	})
 }
 
+// A horizon that takes longer than a lease costs the poll none of its time.
+func TestSlowHorizonStarvesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		horizons := 0
+		m.fail = func(op string) error {
+			if op != "horizon" {
+				return nil
+			}
+			horizons++
+			time.Sleep(20 * time.Second)
+			return context.DeadlineExceeded
+		}
+		o := m.open(t)
+		b := &broker{}
+		stop := run(t, o, b, relay.Config{Lease: 15 * time.Second})
+		m.enqueue(t, o, outbox.Message{Key: "a"})
+		time.Sleep(time.Minute)
+		if len(b.got()) != 1 {
+			t.Error("not published, because looking for a horizon took too long")
+		}
+		stop()
+		if horizons > 2 {
+			t.Errorf("%d slow horizons in a minute", horizons)
+		}
+	})
+}
+
+// A server that came back without its last commits gives seqs again that are below
+// the floor.
+func TestFloorFollowsSeqsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		begun := int64(1)
+		m.horizon = func() dialect.Horizon { return dialect.Horizon{Newest: m.seq, Begun: begun, Running: begun} }
+		o := m.open(t)
+		b := &broker{}
+		stop := run(t, o, b, relay.Config{})
+		for range 40 { // between two sweeps
+			m.mu.Lock()
+			begun++
+			m.mu.Unlock()
+			m.enqueue(t, o, outbox.Message{Key: "a"})
+			time.Sleep(time.Second)
+		}
+		m.mu.Lock()
+		high := slices.Max(m.floors)
+		m.seq = 5
+		m.mu.Unlock()
+		if high < 35 {
+			t.Fatalf("the floor rose to %d of 40", high)
+		}
+		m.enqueue(t, o, outbox.Message{Key: "a"})
+		time.Sleep(3 * time.Second)
+		if n := len(b.got()); n != 41 {
+			t.Errorf("%d of 41 are published, the last one below the floor", n)
+		}
+		stop()
+	})
+}
+
+// A lane whose work cannot be done yet is not claimed again at once.
+func TestLaneThatComesToNothingRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		m.fail = func(op string) error {
+			if strings.HasPrefix(op, "surface") {
+				return classError(dialect.Conflict) // somebody else's open transaction
+			}
+			return nil
+		}
+		o := m.open(t)
+		m.enqueue(t, o, outbox.Message{Key: "a", Delay: time.Second})
+		e := &events{}
+		stop := run(t, o, &broker{}, relay.Config{Workers: 1, Observer: e})
+		time.Sleep(time.Minute)
+		stop()
+		if n := count[relay.Claimed](e); n == 0 || n > 200 {
+			t.Errorf("%d claims in a minute for a lane in which nothing can be done", n)
+		}
+	})
+}
+
 // A lane that cannot be read is left alone for growing pauses, and the others go
 // on.
 func TestUnreadableLaneRests(t *testing.T) {
