@@ -31,5 +31,7 @@
 //
 // Order per key is the order of the database-assigned seq. Producers of one key
 // that run at the same moment must take turns, usually by locking or updating
-// the row of the aggregate, which a business transaction does anyway.
+// the row of the aggregate, which a business transaction does anyway. With
+// Config.Revisions the outbox has them take turns and numbers the messages of each
+// key without gaps, so that package inbox can tell that none is missing.
 package outbox

@@ -15,6 +15,10 @@ var (
 	// ErrDuplicateID is a message whose id is ready or scheduled already. Roll
 	// back the transaction: some engines allow nothing else after it.
 	ErrDuplicateID = errors.New("message id is enqueued already")
+	// ErrRevision is a message whose revision is not the next one of its key, with
+	// Config.Revisions. Nothing was written and the transaction can go on. errors.As
+	// with [*RevisionError] tells which one is.
+	ErrRevision = errors.New("revision is not the next")
 	// ErrNotReady is a database that does not have what the outbox needs: see
 	// [Outbox.Check]. The text names each finding and its remedy.
 	ErrNotReady = errors.New("database is not ready for the outbox")
@@ -41,6 +45,37 @@ func (e *InvalidError) Error() string {
 
 // Is reports whether target is [ErrInvalid].
 func (e *InvalidError) Is(target error) bool { return target == ErrInvalid }
+
+// RevisionError is a revision that the caller gave and that is not the next one of the
+// key: a gap, or one that is there already. It matches [ErrRevision].
+type RevisionError struct {
+	// Index is the place of the message in the call, from 0.
+	Index int
+	// Key is the message's.
+	Key string
+	// Expected is the revision that the message would have to have; 0 when that is
+	// not known, as in a transaction of a kind that cannot read.
+	Expected int64
+	// Given is the revision it has.
+	Given int64
+}
+
+// Error names the message, the field and both revisions, without the key.
+func (e *RevisionError) Error() string {
+	text := fmt.Sprintf("revision is %d", e.Given)
+	if e.Expected > 0 {
+		text += fmt.Sprintf(" and the next of its key is %d", e.Expected)
+	} else {
+		text += " and not the next of its key"
+	}
+	if e.Index > 0 {
+		text = fmt.Sprintf("message %d: %s", e.Index, text)
+	}
+	return text + ": another change of the aggregate came first, or one was not enqueued"
+}
+
+// Is reports whether target is [ErrRevision].
+func (e *RevisionError) Is(target error) bool { return target == ErrRevision }
 
 // Error is a failed operation on the database. Unwrap yields the driver's
 // error.

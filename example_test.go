@@ -86,7 +86,7 @@ func ExampleNew() {
 	fmt.Println("ready:", o.Check(ctx) == nil)
 	// Output:
 	// the tables are not there yet
-	// schema versions applied: [1]
+	// schema versions applied: [1 2 3]
 	// ready: true
 }
 

@@ -40,8 +40,9 @@ type Message struct {
 	// Headers travel with the message. Names are ASCII without spaces, colons
 	// and control characters; values are UTF-8 without CR, LF and NUL.
 	Headers map[string]string
-	// Revision is the version of the aggregate that the message tells of. It is
-	// carried, not checked. 0 is none.
+	// Revision is the version of the aggregate that the message tells of; 0 is none.
+	// It is carried and not checked, unless Config.Revisions is set and the message
+	// has a key: then it must be the next revision of the key, and 0 stands for that.
 	Revision int64
 	// Delay holds the message back for at least so long by the database's
 	// clock. It takes its place in the order of its key when it is due.
@@ -147,6 +148,9 @@ func (o *Outbox) record(ctx context.Context, m Message) (dialect.Message, error)
 		r.Key = sql.Null[string]{V: m.Key, Valid: true}
 		r.KeyHash = sql.Null[int64]{V: hash, Valid: true}
 		r.Lane = dialect.LaneOfKey(hash, o.tables.Lanes)
+		if o.reviser != nil && m.Delay > 0 {
+			return dialect.Message{}, &InvalidError{Field: "delay", Reason: fmt.Sprintf("is %v, but with Revisions a message with a key takes its place in the order when it is enqueued: leave the delay or the key out", m.Delay)}
+		}
 	} else {
 		r.Lane = dialect.LaneOfID(m.ID, o.tables.Lanes)
 	}

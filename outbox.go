@@ -1,11 +1,13 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -23,7 +25,8 @@ type Config struct {
 	// Prefix names the tables. Default: outbox.
 	Prefix string
 	// Lanes is how many lanes the schema has: the most relays' workers that can
-	// be busy at once. It is fixed when the schema is made. Default: 16.
+	// be busy at once. It is fixed when the schema is made. Default: what the
+	// engine's [dialect.Capabilities] name, or [dialect.DefaultLanes].
 	Lanes int
 	// Limits bound what Enqueue accepts.
 	Limits Limits
@@ -40,12 +43,18 @@ type Config struct {
 	// Only engines whose Store is a [dialect.Waker] can. Default: false, since
 	// polling finds every message.
 	Notify bool
+	// Revisions gives every message with a key the next revision of its key, 1, 2, 3
+	// and so on, without gaps: in the producer's transaction, by the row of the key,
+	// for which producers of the same key wait until that transaction has ended. So
+	// they take turns, without a lock of their own. A message that has a Revision must
+	// have that one, or Enqueue refuses it with a [*RevisionError]; [Outbox.LastRevision]
+	// tells which one a message got. Messages with a key
+	// cannot be delayed then. All producers of a table must have the same setting, and
+	// only engines whose Store is a [dialect.Reviser] can. Default: false.
+	Revisions bool
 }
 
-const (
-	defaultPrefix = "outbox"
-	defaultLanes  = 16
-)
+const defaultPrefix = "outbox"
 
 // Outbox writes messages beside business changes and is the operator's door to
 // them. It is safe for concurrent use.
@@ -56,6 +65,7 @@ type Outbox struct {
 	tables  dialect.Tables
 	limits  Limits
 	inject  func(context.Context, map[string]string)
+	reviser dialect.Reviser // nil without Config.Revisions
 	wakeups wakeups
 }
 
@@ -71,7 +81,7 @@ func New(db *sql.DB, d dialect.Dialect, cfg Config) (*Outbox, error) {
 		tables.Prefix = defaultPrefix
 	}
 	if tables.Lanes == 0 {
-		tables.Lanes = defaultLanes
+		tables.Lanes = cmp.Or(d.Capabilities().Lanes, dialect.DefaultLanes)
 	}
 	limits, err := cfg.Limits.withDefaults()
 	store, bindErr := d.Bind(tables)
@@ -86,6 +96,13 @@ func New(db *sql.DB, d dialect.Dialect, cfg Config) (*Outbox, error) {
 		}
 		o.wakeups.remote = &notifier{waker: waker, db: db}
 	}
+	if cfg.Revisions {
+		reviser, ok := store.(dialect.Reviser)
+		if !ok {
+			return nil, fmt.Errorf("new outbox: %w: revisions is set, but %s cannot count the messages of a key: leave it out, or give every message its Revision", ErrInvalid, d.Name())
+		}
+		o.reviser = reviser
+	}
 	return o, nil
 }
 
@@ -96,7 +113,8 @@ func New(db *sql.DB, d dialect.Dialect, cfg Config) (*Outbox, error) {
 // them published at once rather than at the next poll.
 //
 // A message that breaks a limit is refused with an [*InvalidError] before
-// anything is written. After any other error roll tx back. An id that is ready or
+// anything is written, and with Config.Revisions a revision that is not the next
+// with a [*RevisionError]. After any other error roll tx back. An id that is ready or
 // scheduled already is [ErrDuplicateID].
 func (o *Outbox) Enqueue(ctx context.Context, tx Tx, messages ...Message) ([]uuid.UUID, error) {
 	if len(messages) == 0 {
@@ -116,6 +134,15 @@ func (o *Outbox) Enqueue(ctx context.Context, tx Tx, messages ...Message) ([]uui
 			return nil, fmt.Errorf("enqueue: %w", err)
 		}
 		records[i], ids[i] = r, r.ID
+	}
+	if o.reviser != nil {
+		rest, err := o.revise(ctx, tx, records)
+		if err != nil {
+			return nil, err
+		}
+		if records = rest; len(records) == 0 {
+			return ids, nil
+		}
 	}
 	if err := o.store.Insert(ctx, tx, records); err != nil {
 		return nil, o.wrap("enqueue", err)
@@ -150,6 +177,43 @@ func (o *Outbox) Migrate(ctx context.Context) ([]int, error) {
 	applied, err := o.store.Migrate(ctx, o.db)
 	return applied, o.wrap("migrate", err)
 }
+
+// PartitionDone puts the done table into partitions, one a day (UTC), with everything
+// that is in it, and returns false when it was. Relays find it out by themselves: they
+// drop days that are past the retention whole, so that their space is returned. It
+// takes the tables' owner. See docs/retention.md for what it costs. An engine that has
+// no such partitions refuses with [errors.ErrUnsupported].
+func (o *Outbox) PartitionDone(ctx context.Context) (bool, error) {
+	p, ok := o.store.(dialect.Partitioner)
+	if !ok {
+		return false, fmt.Errorf("partition done: %s keeps done in one table: %w", o.dialect.Name(), errors.ErrUnsupported)
+	}
+	did, err := p.PartitionDone(ctx, o.db)
+	if err != nil {
+		return did, o.wrap("partition done", err)
+	}
+	_, err = p.KeepPartitions(ctx, o.db, forever)
+	return did, o.wrap("partition done", err)
+}
+
+// KeepPartitions makes the partitions of done for the days ahead, and drops those of
+// which everything was settled at least olderThan ago. It does nothing to a table that
+// is not in partitions, or as a user who may not. Relays do it by themselves after
+// their retention.
+func (o *Outbox) KeepPartitions(ctx context.Context, olderThan time.Duration) (dialect.Partitions, error) {
+	if olderThan < 0 {
+		return dialect.Partitions{}, fmt.Errorf("keep partitions: %w", &InvalidError{Field: "older than", Reason: "is an age: give a duration of 0 or more"})
+	}
+	p, ok := o.store.(dialect.Partitioner)
+	if !ok {
+		return dialect.Partitions{}, nil
+	}
+	kept, err := p.KeepPartitions(ctx, o.db, olderThan)
+	return kept, o.wrap("keep partitions", err)
+}
+
+// forever is an age that nothing has.
+const forever = 100 * 365 * 24 * time.Hour
 
 // Schema returns the DDL that Migrate runs, for people to read or run.
 func (o *Outbox) Schema() []dialect.Step { return o.store.Steps() }

@@ -167,7 +167,7 @@ func TestInjectedHeaders(t *testing.T) {
 }
 
 func TestCheckNamesTheRemedy(t *testing.T) {
-	o := open(t, outbox.Config{})
+	o := open(t, outbox.Config{Lanes: 16})
 	if err := o.Check(t.Context()); !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(err.Error(), "outbox migrate") {
 		t.Errorf("before migrate: %v", err)
 	}
@@ -249,4 +249,67 @@ func TestWake(t *testing.T) {
 	if n != 1 {
 		t.Errorf("woken %d times, want 1", n)
 	}
+}
+
+func TestRevisions(t *testing.T) {
+	o := migrated(t, outbox.Config{Revisions: true})
+	message := func(key string, revision int64) outbox.Message {
+		return outbox.Message{Topic: "t", Type: "t", Key: key, Revision: revision}
+	}
+	empty := message("", 0)
+	empty.EmptyKey = true
+	if _, err := enqueue(t, o, message("a", 0), message("b", 1), empty, message("", 9), message("a", 0), message("a", 3)); err != nil {
+		t.Fatal(err)
+	}
+	// What contradicts itself is refused before anything is written, and what is
+	// refused is told by its place in the call.
+	for name, c := range map[string]struct {
+		messages []outbox.Message
+		want     outbox.RevisionError
+	}{
+		"a gap":                  {[]outbox.Message{message("", 0), message("a", 5)}, outbox.RevisionError{Index: 1, Key: "a", Expected: 4, Given: 5}},
+		"a gap behind one":       {[]outbox.Message{message("a", 0), message("", 0), message("a", 6)}, outbox.RevisionError{Index: 2, Key: "a", Expected: 5, Given: 6}},
+		"a gap in the call":      {[]outbox.Message{message("b", 2), message("a", 4), message("a", 6)}, outbox.RevisionError{Index: 2, Key: "a", Expected: 5, Given: 6}},
+		"a repeat in the call":   {[]outbox.Message{message("a", 4), message("a", 4)}, outbox.RevisionError{Index: 1, Key: "a", Expected: 5, Given: 4}},
+		"too low behind another": {[]outbox.Message{message("a", 0), message("a", 1)}, outbox.RevisionError{Index: 1, Key: "a", Given: 1}},
+	} {
+		_, err := enqueue(t, o, c.messages...)
+		var wrong *outbox.RevisionError
+		if !errors.As(err, &wrong) || !errors.Is(err, outbox.ErrRevision) || *wrong != c.want {
+			t.Errorf("%s: %v, want %v", name, err, &c.want)
+		}
+	}
+	// A scheduled message has no place in the order yet.
+	late := message("a", 0)
+	late.Delay = time.Hour
+	var invalid *outbox.InvalidError
+	if _, err := enqueue(t, o, message("b", 0), late); !errors.As(err, &invalid) || invalid.Field != "delay" || invalid.Index != 1 {
+		t.Errorf("a delayed message with a key: %v", err)
+	}
+	late.Key = ""
+	if _, err := enqueue(t, o, late); err != nil {
+		t.Errorf("a delayed message without a key: %v", err)
+	}
+	for key, want := range map[string]int64{"a": 4, "b": 2, "c": 1} {
+		if _, err := enqueue(t, o, message(key, want)); err != nil {
+			t.Errorf("the next of %s: %v", key, err)
+		}
+	}
+}
+
+// An engine that cannot count refuses the setting.
+func TestRevisionsNeedAReviser(t *testing.T) {
+	o := open(t, outbox.Config{})
+	_, err := outbox.New(o.DB(), plain{sqlite.New()}, outbox.Config{Revisions: true})
+	if !errors.Is(err, outbox.ErrInvalid) || !strings.Contains(err.Error(), "revisions") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// plain is a dialect whose stores are nothing but stores.
+type plain struct{ dialect.Dialect }
+
+func (p plain) Bind(tables dialect.Tables) (dialect.Store, error) {
+	s, err := p.Dialect.Bind(tables)
+	return struct{ dialect.Store }{s}, err
 }

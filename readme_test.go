@@ -8,15 +8,22 @@ import (
 	"testing"
 )
 
-// The example in the README compiles and passes vet.
-func TestReadmeExampleCompiles(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
+// The programs in the README and for consumers compile and pass vet.
+func TestDocumentedProgramsCompile(t *testing.T) {
+	for _, document := range []string{"README.md", "docs/consumers.md"} {
+		t.Run(document, func(t *testing.T) { compiles(t, document) })
+	}
+}
+
+func compiles(t *testing.T, document string) {
+	t.Helper()
+	text, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := regexp.MustCompile("(?s)```go\n(.*?)```").FindSubmatch(readme)
+	block := regexp.MustCompile("(?s)```go\n(package main\n.*?)```").FindSubmatch(text)
 	if block == nil {
-		t.Fatal("README.md has no Go example")
+		t.Fatalf("%s has no program", document)
 	}
 	// Inside the module, so that its imports resolve; the name keeps the go
 	// command from taking it for a package of ours.

@@ -21,8 +21,13 @@ func TestOutsideTransactionDoesNotCompile(t *testing.T) {
 	}{
 		{"outbox.Outbox.Enqueue", reflect.TypeOf((*outbox.Outbox).Enqueue), 2},
 		{"inbox.Inbox.Record", reflect.TypeOf((*inbox.Inbox).Record), 2},
+		{"inbox.Inbox.RecordNext", reflect.TypeOf((*inbox.Inbox).RecordNext), 2},
+		{"inbox.Inbox.Skip", reflect.TypeOf((*inbox.Inbox).Skip), 2},
 		{"dialect.Producer.Insert", reflect.TypeOf(dialect.Producer.Insert), 2},
 		{"dialect.Inbox.Record", reflect.TypeOf(dialect.Inbox.Record), 2},
+		{"dialect.Reviser.Revise", reflect.TypeOf(dialect.Reviser.Revise), 2},
+		{"dialect.Reviser.Advance", reflect.TypeOf(dialect.Reviser.Advance), 2},
+		{"dialect.Reviser.SetProgress", reflect.TypeOf(dialect.Reviser.SetProgress), 2},
 	}
 	for _, m := range methods {
 		parameter := m.f.In(m.tx)

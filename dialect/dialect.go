@@ -3,6 +3,7 @@ package dialect
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"time"
 )
 
@@ -32,7 +33,14 @@ type Capabilities struct {
 	// Restrict tells that the engine can force sessions to be read-only, as a
 	// demoted primary does, and reports it as [ReadOnly].
 	Restrict bool
+	// Lanes is how many lanes a new schema has unless its owner says otherwise; 0
+	// stands for [DefaultLanes].
+	Lanes int
 }
+
+// DefaultLanes is how many lanes a schema has where neither its owner nor the engine
+// says otherwise.
+const DefaultLanes = 16
 
 // DB is a pool or a single connection. *sql.DB and *sql.Conn implement it.
 type DB interface {
@@ -64,7 +72,8 @@ type Tables struct {
 	Schema string
 	// Prefix is the name of the table of ready messages and begins the names of
 	// the others: PREFIX, PREFIX_parked, PREFIX_done, PREFIX_lane, PREFIX_inbox,
-	// PREFIX_meta. It must not be empty.
+	// PREFIX_meta, with a [Reviser] PREFIX_revision and PREFIX_progress, and with an
+	// [Auditor] PREFIX_audit. It must not be empty.
 	Prefix string
 	// Lanes is the number of lanes the schema is made with, 1 to [MaxLanes].
 	Lanes int
@@ -190,7 +199,7 @@ type Message struct {
 	// Headers is a JSON object of strings. It is opaque to the engine and comes
 	// back byte for byte.
 	Headers string
-	// Revision is the caller's version of the aggregate; 0 is none (NULL).
+	// Revision is the version of the aggregate; 0 is none (NULL). A [Reviser] sets it.
 	Revision int64
 	// Replay counts how often the message was replayed by an operator.
 	Replay int
@@ -454,15 +463,21 @@ type Operator interface {
 	Discard(ctx context.Context, db DB, filter Filter, limit int) (int, error)
 	// Replay copies done messages back to ready, oldest first, under the same id
 	// with Replay one above the highest of the id's done rows, and skips ids that
-	// are ready already. It looks at up to limit rows.
+	// are ready or parked. It looks at up to limit rows.
 	// It continues after the cursor and returns the next one; a nil next cursor
 	// tells that there is no more. The first call (nil cursor) fixes the filter's
-	// bounds of time and its own time as the newest done_at, in the cursor, so
-	// that what is settled again meanwhile is not replayed again.
+	// bounds of time and its own time in the cursor, so that what is settled again
+	// meanwhile is not replayed again, also when a call is repeated with a cursor
+	// that was used before.
 	Replay(ctx context.Context, db DB, filter Filter, cursor *Cursor, limit int) (replayed int, next *Cursor, err error)
+	// Replayable is Replay that counts and changes nothing. Given the nil cursor and a
+	// limit of 0 it only fixes the bounds: next is a cursor at the begin.
+	Replayable(ctx context.Context, db DB, filter Filter, cursor *Cursor, limit int) (replayable int, next *Cursor, err error)
 	// Purge deletes up to limit done rows settled at least olderThan ago, oldest
 	// first, skipping rows others have locked.
 	Purge(ctx context.Context, db DB, olderThan time.Duration, limit int) (int, error)
+	// Purgeable counts what Purge would delete, up to limit, and changes nothing.
+	Purgeable(ctx context.Context, db DB, olderThan time.Duration, limit int) (int, error)
 	// ClaimPurge tells whether the caller is the one to purge now: of all that
 	// ask within every, one gets true.
 	ClaimPurge(ctx context.Context, db DB, every time.Duration) (bool, error)
@@ -475,6 +490,21 @@ type Cursor struct {
 	DoneAt, Pos int64
 	// From and Until bound done_at: from From, before Until.
 	From, Until int64
+	// Begun is just above the time of the first call. An id that has a done row from
+	// then on was settled since and is passed over.
+	Begun int64
+}
+
+// FirstCursor is the place before the first done row that is within the filter's bounds of
+// time at now, in microseconds since 1970 UTC by the database's clock.
+// micros is how the engine counts a duration.
+func FirstCursor(f Filter, now int64, micros func(time.Duration) int64) Cursor {
+	c := Cursor{Begun: now + 1, Until: now - micros(f.DoneBefore) + 1}
+	if f.DoneWithin > 0 {
+		c.From = now - micros(f.DoneWithin) + 1
+	}
+	c.DoneAt = c.From
+	return c
 }
 
 // Inbox remembers what consumers have processed.
@@ -487,6 +517,122 @@ type Inbox interface {
 	Recorded(ctx context.Context, db DB, consumer, messageID string) (bool, error)
 	// PurgeInbox deletes up to limit entries recorded at least olderThan ago.
 	PurgeInbox(ctx context.Context, db DB, olderThan time.Duration, limit int) (int, error)
+}
+
+// Reviser is an optional interface of a Store that counts the messages of every key,
+// where they are written and where they are handled. A key is its hash and its exact
+// bytes. Both counts are rows that change in the caller's transaction, so that who
+// changes one waits for whoever else has, and a rollback takes it back.
+type Reviser interface {
+	// Revise inserts messages as [Producer.Insert] does, each with the next revision
+	// of its key. All have a key and none a delay; every one is in one run. The rows of
+	// the keys are taken in the order of runs, and before any message gets its seq.
+	//
+	// When a First is not the next revision of its key, nothing is written, the
+	// refusal says of which run, and the transaction stays usable.
+	Revise(ctx context.Context, tx Tx, messages []Message, runs []Run) (*Refusal, error)
+	// LastRevision is the last revision of the key as the transaction has it, its own
+	// messages included; 0 for none. The number in at says nothing. It may take the row
+	// of the key as Revise does. A transaction that cannot read is [ErrCannotRead].
+	LastRevision(ctx context.Context, tx Tx, at Revision) (last int64, err error)
+	// Advance makes revision the last one that the consumer has handled of the key, if
+	// it is the next, and returns the last one before that, 0 for none. It waits for
+	// another open transaction that has done the same for the consumer and the key,
+	// and the transaction stays usable, whatever it finds.
+	Advance(ctx context.Context, tx Tx, consumer string, at Revision) (last int64, err error)
+	// Progress is the last revision that the consumer has handled of the key,
+	// committed; 0 for none. The number in at says nothing.
+	Progress(ctx context.Context, db DB, consumer string, at Revision) (last int64, err error)
+	// SetProgress makes the revision the last one handled, whatever it was before.
+	SetProgress(ctx context.Context, tx Tx, consumer string, at Revision) error
+}
+
+// Run are the messages of one key in one call, in their order.
+type Run struct {
+	Key     string
+	KeyHash int64
+	// First is the revision that the first of them must get; 0 is any.
+	First int64
+	// Messages are their places in the call.
+	Messages []int
+}
+
+// Behind says of each of n messages how many of its run come after it.
+func Behind(n int, runs []Run) []int64 {
+	behind := make([]int64, n)
+	for i := range runs {
+		for nth, m := range runs[i].Messages {
+			behind[m] = int64(len(runs[i].Messages) - 1 - nth)
+		}
+	}
+	return behind
+}
+
+// ErrCannotRead is what [LookUp] says of a transaction that cannot read.
+var ErrCannotRead = errors.New("the transaction cannot read: pass a *sql.Tx, or what the engine makes of its driver's own")
+
+// LookUp reads one number in the caller's transaction. It is not valid when there is no
+// row.
+func LookUp(ctx context.Context, tx any, statement string, args ...any) (n sql.Null[int64], err error) {
+	asks, ok := tx.(interface {
+		QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+	})
+	if !ok {
+		return n, ErrCannotRead
+	}
+	if err = asks.QueryRowContext(ctx, statement, args...).Scan(&n.V); errors.Is(err, sql.ErrNoRows) {
+		return n, nil
+	}
+	n.Valid = err == nil
+	return n, err
+}
+
+// Refusal is a run whose First is not the next revision of its key.
+type Refusal struct {
+	// Run is its place in the call.
+	Run int
+	// Last is the last revision of the key, 0 for none. It is not valid when the
+	// transaction is of a kind that cannot read, which an engine that has to may refuse.
+	Last sql.Null[int64]
+}
+
+// Revision is a place in the order of a key.
+type Revision struct {
+	Key     string
+	KeyHash int64
+	Number  int64
+}
+
+// Partitioner is an optional interface of a Store whose engine can keep done in
+// partitions, one a day (UTC), so that what is past the retention is dropped whole and
+// its space returned. What no day's partition takes goes to one for the rest, so that
+// archiving never fails for want of one. All other operations are the same.
+type Partitioner interface {
+	// PartitionSQL is DDL that puts done into partitions, for a DBA to read or run
+	// behind Steps.
+	PartitionSQL() string
+	// PartitionDone puts a plain done table into partitions, with everything that is in
+	// it. It returns false when it was in partitions. After an error that is not of class
+	// [Other] it may be called again, and goes on.
+	PartitionDone(ctx context.Context, db DB) (bool, error)
+	// KeepPartitions makes the partitions of today and of days ahead, and drops those of
+	// which everything was settled at least olderThan ago. It waits for each lock no
+	// longer than about a second, and so does whoever comes behind it; a [Conflict]
+	// error tells that it had to give up, and is for a later call. It does nothing to
+	// a plain table, nor as a user who may not. Several at once do not disturb each other.
+	KeepPartitions(ctx context.Context, db DB, olderThan time.Duration) (Partitions, error)
+}
+
+// Partitions are what KeepPartitions found and did.
+type Partitions struct {
+	// Partitioned tells that done is in partitions.
+	Partitioned bool
+	// Made and Dropped count partitions.
+	Made, Dropped int
+	// Denied tells that this user may not change the table, so that nothing was made or
+	// dropped. An engine that finds out by trying does not set it while there is nothing
+	// to do.
+	Denied bool
 }
 
 // Waker is an optional interface of a Store whose engine can wake relays in

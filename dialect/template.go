@@ -10,7 +10,7 @@ import (
 
 // Expand fills the names of tables into a statement. In the text
 //
-//	{ready} {parked} {done} {lane} {inbox} {meta}
+//	{ready} {parked} {done} {lane} {inbox} {meta} {revision} {progress} {audit}
 //
 // stand for the qualified, quoted tables, {name:x} for the quoted, unqualified
 // name PREFIX_x (an index or a constraint), {schema} for the quoted schema,
@@ -35,7 +35,7 @@ func Expand(text string, t Tables, quote func(string) string) string {
 		switch token := p[1 : len(p)-1]; token {
 		case "ready":
 			return qualified("")
-		case "parked", "done", "lane", "inbox", "meta":
+		case "parked", "done", "lane", "inbox", "meta", "revision", "progress", "audit":
 			return qualified("_" + token)
 		case "schema":
 			return quote(t.Schema)
@@ -49,7 +49,7 @@ func Expand(text string, t Tables, quote func(string) string) string {
 	})
 }
 
-var placeholder = regexp.MustCompile(`\{(?:ready|parked|done|lane|inbox|meta|schema|lanes|wrap|name:[a-z_]+)\}`)
+var placeholder = regexp.MustCompile(`\{(?:ready|parked|done|lane|inbox|meta|revision|progress|audit|schema|lanes|wrap|name:[a-z_]+)\}`)
 
 // Validate checks what holds for every engine. longest is the engine's limit
 // for one identifier in bytes, and suffix the longest that a name of the

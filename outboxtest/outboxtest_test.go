@@ -28,7 +28,7 @@ func enqueue(t *testing.T, o *outbox.Outbox, messages ...outbox.Message) {
 
 func drain(t *testing.T, o *outbox.Outbox, p relay.Publisher) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := outboxtest.Drain(ctx, o, p); err != nil {
 		t.Fatal(err)
@@ -208,7 +208,7 @@ func TestWait(t *testing.T) {
 	defer running.Wait()
 	defer cancel()
 	enqueue(t, o, message("a", 1), message("a", 2), message("a", 3))
-	patient, cancelPatient := context.WithTimeout(t.Context(), 20*time.Second)
+	patient, cancelPatient := context.WithTimeout(t.Context(), time.Minute)
 	defer cancelPatient()
 	got, err := p.Wait(patient, 3)
 	if err != nil {

@@ -36,6 +36,7 @@ var rules = []rule{
 	{folder: "internal/demo", own: []string{".", "dialect", "inbox"}, others: []string{"github.com/google/uuid"}},
 	{folder: "internal", own: []string{"dialect"}},
 
+	{folder: "postgres/tail", own: []string{"dialect", "internal"}, others: []string{"github.com/jackc/pgx/v5", "github.com/jackc/pglogrepl"}},
 	{folder: "postgres", own: []string{"dialect", "internal"}, others: []string{"github.com/jackc/pgx/v5"}},
 	{folder: "mysql", own: []string{"dialect", "internal"}, others: []string{"github.com/go-sql-driver/mysql"}},
 	{folder: "sqlserver", own: []string{"dialect", "internal"}, others: []string{"github.com/microsoft/go-mssqldb"}},
@@ -47,7 +48,9 @@ var rules = []rule{
 	{folder: "inbox", own: []string{".", "dialect", "internal"}, others: []string{"github.com/google/uuid"}},
 	{folder: "outboxtest", own: []string{".", "dialect", "relay", "inbox", "sqlite", "internal"}, others: []string{"github.com/google/uuid"}},
 	{folder: "publish", own: []string{".", "relay", "publish", "internal"}, others: []string{"*"}},
-	{folder: "telemetry", own: []string{".", "relay", "inbox", "internal"}, others: []string{"go.opentelemetry.io/otel"}},
+	{folder: "telemetry", own: []string{".", "dialect", "relay", "inbox", "internal"}, others: []string{"go.opentelemetry.io/otel"}},
+
+	{folder: "ui", own: []string{".", "dialect"}, others: []string{"github.com/google/uuid"}},
 
 	{folder: "conformance/containers", others: []string{"*"}},
 	{

@@ -97,9 +97,11 @@ type Report struct {
 	// Broken has one sentence for each promise that did not hold, with the first
 	// examples.
 	Broken []string `json:"broken"`
-	// Folder and Prefix tell where everything is, if it was kept.
+	// Folder, Prefix and Topic, the broker's, tell where everything is, if it was
+	// kept.
 	Folder string `json:"folder,omitempty"`
 	Prefix string `json:"prefix,omitempty"`
+	Topic  string `json:"topic,omitempty"`
 }
 
 func (r *Report) broken(format string, args ...any) {

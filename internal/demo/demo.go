@@ -1,8 +1,9 @@
 // Package demo is the main job from end to end, as `outbox demo` runs it: a shop
 // whose writers change orders and enqueue messages in one transaction, relay
-// processes that deliver them to a file they share, a consumer that applies each
-// one once, and a relay that is killed on the way. At the end everything is read
-// back from the databases and the file, and compared.
+// processes that deliver them to a file they share or to a broker, a consumer that
+// applies each one once, and a relay that is killed on the way. At the end everything
+// is read back from the databases and the file, and compared. What comes out of a
+// broker is written to the same file, in the order in which the broker has it.
 package demo
 
 import (
@@ -23,7 +24,7 @@ import (
 	"github.com/outbox-suite/outbox/dialect"
 )
 
-// Config says what the demo runs on. All fields but the numbers are required.
+// Config says what the demo runs on. Program, Embedded, Open and Progress are required.
 type Config struct {
 	// Program is the outbox command, whose relay subcommand the relays are.
 	Program string
@@ -33,6 +34,10 @@ type Config struct {
 	Embedded func(path string) string
 	// Open opens the database of a DSN.
 	Open func(dsn string) (*sql.DB, dialect.Dialect, error)
+	// Broker is where the relays publish to; nil is a file that they share.
+	Broker Broker
+	// Environ are settings for the relays, as in NAME=value.
+	Environ []string
 	// Orders is how many orders there are, and Writers how many sessions change
 	// them at the same time. Both are at least 1.
 	Orders, Writers int
@@ -45,10 +50,24 @@ type Config struct {
 	Progress io.Writer
 }
 
+// Broker is what the demo needs of a broker. Its methods are called one at a time.
+type Broker interface {
+	// Make makes what the demo's messages go to, under a name that is nobody
+	// else's, and returns the URL for the relays.
+	Make(ctx context.Context, name string) (url string, err error)
+	// Read returns all that the broker has taken since the last Read, in its order,
+	// an event in JSON a line.
+	Read(ctx context.Context) (lines []byte, err error)
+	// Remove removes what Make has made.
+	Remove(ctx context.Context) error
+}
+
 // demo is one run.
 type demo struct {
 	Config
 	folder  string // holds the file, the logs and embedded databases
+	publish string // the URL for the relays
+	topic   string // what Broker made
 	prefix  string
 	shop    *outbox.Outbox // the producing side
 	far     *outbox.Outbox // the consuming side's database
@@ -78,6 +97,10 @@ func Run(ctx context.Context, cfg Config) (_ Report, err error) {
 	if err := d.migrate(ctx); err != nil {
 		return Report{}, err
 	}
+	defer func() { err = errors.Join(err, d.removeTopic(context.WithoutCancel(ctx))) }()
+	if err := d.makeTopic(ctx); err != nil {
+		return Report{}, err
+	}
 	plan := d.plan()
 	if err := d.fill(ctx, plan); err != nil {
 		return Report{}, err
@@ -102,7 +125,7 @@ func Run(ctx context.Context, cfg Config) (_ Report, err error) {
 	r.Engine, r.Seed, r.Orders, r.Writers = d.shop.Dialect().Name(), d.Seed, d.Orders, d.Writers
 	r.Seconds = time.Since(d.started).Seconds()
 	if d.Keep {
-		r.Folder, r.Prefix = d.folder, d.prefix
+		r.Folder, r.Prefix, r.Topic = d.folder, d.prefix, d.topic
 	}
 	return r, nil
 }
@@ -174,10 +197,62 @@ func (d *demo) dropTables(ctx context.Context) error {
 	for _, t := range d.tables() {
 		drop(t.db, t.name)
 	}
-	for _, suffix := range []string{"", "_parked", "_done", "_lane", "_inbox", "_meta"} {
+	for _, suffix := range []string{"", "_parked", "_done", "_lane", "_inbox", "_revision", "_progress", "_audit", "_meta"} {
 		drop(d.shop.DB(), d.prefix+suffix)
 	}
 	return errors.Join(errs...)
+}
+
+// makeTopic makes what the relays publish to.
+func (d *demo) makeTopic(ctx context.Context) (err error) {
+	d.publish = "file:" + d.file()
+	if d.Broker != nil {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		d.topic = "demo_" + strings.ToLower(rand.Text()[:8])
+		d.publish, err = d.Broker.Make(ctx, d.topic)
+	}
+	return err
+}
+
+func (d *demo) removeTopic(ctx context.Context) error {
+	if d.Broker == nil || d.Keep {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return d.Broker.Remove(ctx)
+}
+
+// copyEvents writes what the broker has to the file, until all of it is there after
+// finished.
+func (d *demo) copyEvents(ctx context.Context, finished <-chan struct{}) error {
+	f, err := os.Create(d.file())
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // a failed write has told
+	for {
+		last := false
+		select {
+		case <-finished:
+			last = true // what is read now is all there is
+		default:
+		}
+		lines, err := d.Broker.Read(ctx)
+		if err != nil {
+			return err
+		}
+		if _, err := f.Write(lines); err != nil {
+			return err
+		}
+		if last {
+			return nil
+		}
+		if len(lines) == 0 && !pause(ctx, 5*time.Millisecond) {
+			return context.Cause(ctx)
+		}
+	}
 }
 
 func (d *demo) removeFolder() error {
@@ -217,6 +292,19 @@ func (d *demo) work(ctx context.Context, plan []planned) (killed int, err error)
 			cancel(fmt.Errorf("consumer: %w", err))
 		}
 	})
+	var copying sync.WaitGroup
+	defer copying.Wait()
+	var copied sync.Once
+	stopped := make(chan struct{}) // the relays
+	copyRest := func() { copied.Do(func() { close(stopped) }) }
+	defer copyRest()
+	if d.Broker != nil {
+		copying.Go(func() {
+			if err := d.copyEvents(ctx, stopped); err != nil {
+				cancel(fmt.Errorf("read from the broker: %w", err))
+			}
+		})
+	}
 	var writing sync.WaitGroup
 	defer writing.Wait()
 	defer cancel(nil) // after an error nobody is to go on
@@ -268,6 +356,8 @@ func (d *demo) work(ctx context.Context, plan []planned) (killed int, err error)
 	if err := relays.stop(); err != nil {
 		return 0, err
 	}
+	copyRest()
+	copying.Wait()
 	consumer.finish()
 	consuming.Wait()
 	if ctx.Err() != nil {

@@ -17,6 +17,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/outbox-suite/outbox/conformance/containers"
 	"github.com/outbox-suite/outbox/internal/demo"
 	"github.com/outbox-suite/outbox/postgres"
@@ -151,6 +155,78 @@ func TestServer(t *testing.T) {
 	}
 }
 
+// natsServer lets user app in.
+func natsServer(t *testing.T) (url string, js jetstream.JetStream) {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: -1, Username: "app", Password: "hunter2", JetStream: true, StoreDir: t.TempDir(), NoLog: true, NoSigs: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(20 * time.Second) {
+		t.Fatal("the server does not get ready")
+	}
+	conn, err := natsgo.Connect(s.ClientURL(), natsgo.UserInfo("app", "hunter2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	if js, err = jetstream.New(conn); err != nil {
+		t.Fatal(err)
+	}
+	return "nats://" + s.Addr().String(), js
+}
+
+func streams(t *testing.T, js jetstream.JetStream) (names []string) {
+	t.Helper()
+	for name := range js.StreamNames(t.Context()).Name() {
+		names = append(names, name)
+	}
+	return names
+}
+
+func TestNATS(t *testing.T) {
+	url, js := natsServer(t)
+	env := []string{"OUTBOX_PUBLISH=" + url, "OUTBOX_NATS_USER=app", "OUTBOX_NATS_PASSWORD=hunter2"}
+	_, folder := run(t, env, "--orders", "60", "--publish", "env")
+	empty(t, folder)
+	if left := streams(t, js); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	withUser := strings.Replace(url, "//", "//app:hunter2@", 1)
+	r, _ := run(t, nil, "--orders", "12", "--writers", "2", "--keep", "--publish", withUser)
+	if left := streams(t, js); len(left) != 1 || left[0] != r.Topic {
+		t.Fatalf("kept %q, and there is %q", r.Topic, left)
+	}
+	stream, err := js.Stream(t.Context(), r.Topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.Msgs; n != uint64(r.Published+r.Duplicates) {
+		t.Errorf("the stream has %d messages, and %d were published", n, r.Published)
+	}
+}
+
+// TestNATSRefusals shows no URL and no password.
+func TestNATSRefusals(t *testing.T) {
+	url, _ := natsServer(t)
+	for publish, want := range map[string]string{
+		strings.Replace(url, "//", "//app:sesame@", 1): "connect to the NATS server: nats: Authorization Violation",
+		"nats://app:sesame@127.0.0.1:1":                "connect to the NATS server: nats: no servers available",
+	} {
+		cmd, folder := command(t, nil, "--publish", publish)
+		out, err := cmd.CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), want) || strings.Contains(string(out), "sesame") {
+			t.Errorf("got %v: %s", err, out)
+		}
+		empty(t, folder)
+	}
+}
+
 // TestInterrupted stops it in the middle, as Ctrl-C does.
 func TestInterrupted(t *testing.T) {
 	if runtime.GOOS == "windows" {
@@ -229,6 +305,9 @@ func TestRefusals(t *testing.T) {
 		{nil, []string{"--writers", "x"}, "writers: give a number from 1"},
 		{nil, []string{"--dsn", "nothing"}, "dsn does not begin with a scheme"},
 		{[]string{"OUTBOX_DSN="}, []string{"--dsn", "env"}, "OUTBOX_DSN is not set"},
+		{[]string{"OUTBOX_PUBLISH="}, []string{"--publish", "env"}, "OUTBOX_PUBLISH is not set"},
+		{nil, []string{"--publish", "file:x"}, "knows how for nats://"},
+		{nil, []string{"--publish", "nats://h/?prefix=x"}, `option "prefix" is unknown`},
 	} {
 		cmd, folder := command(t, c.env, c.args...)
 		out, err := cmd.CombinedOutput()

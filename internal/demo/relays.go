@@ -51,12 +51,16 @@ func (r *relays) start(ctx context.Context, fail context.CancelCauseFunc) error 
 	defer log.Close() //nolint:errcheck // the child has its own
 	//nolint:gosec // the program is this one
 	p.cmd = exec.CommandContext(ctx, r.Program, "relay",
-		"--owner", name, "--publish", "file:"+r.file(), "--lease", lease.String(),
+		"--owner", name, "--lease", lease.String(),
 		"--workers", "2", "--poll-max", "100ms", "--log-level", "warn")
+	if r.Broker == nil {
+		p.cmd.Args = append(p.cmd.Args, "--publish", r.publish)
+	}
 	p.cmd.Stderr = log
 	p.cmd.Stdout = log
-	// The DSN may hold a password, which is nobody's business in a process list.
-	p.cmd.Env = append(foreign(os.Environ()), "OUTBOX_DSN="+r.dsn, "OUTBOX_PREFIX="+r.prefix)
+	// The URLs may hold passwords, which are nobody's business in a process list.
+	p.cmd.Env = append(foreign(os.Environ()), r.Environ...)
+	p.cmd.Env = append(p.cmd.Env, "OUTBOX_DSN="+r.dsn, "OUTBOX_PREFIX="+r.prefix, "OUTBOX_PUBLISH="+r.publish)
 	if err := p.cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", name, err)
 	}
