@@ -17,6 +17,13 @@
 // [Inbox.Check] asks for nothing else. It needs the rights to SELECT and INSERT
 // there, and to DELETE for [Inbox.Purge].
 //
+// # Revisions
+//
+// Where the outbox numbers the messages of a key (Config.Revisions there),
+// [Inbox.HandleNext] recognises them by key and revision instead of by id, and
+// notices one that is missing as well. It keeps one row for a consumer and a key, in
+// PREFIX_progress, and needs the rights to SELECT, INSERT and UPDATE there.
+//
 // # What an effect is
 //
 // Exactly what the transaction holds. A handler that also calls another service

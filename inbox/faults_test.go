@@ -35,11 +35,13 @@ func (d faultyDialect) Classify(err error) dialect.Class {
 
 func (d faultyDialect) Bind(tables dialect.Tables) (dialect.Store, error) {
 	store, err := d.Dialect.Bind(tables)
-	return faultyStore{store, d.read}, err
+	reviser, _ := store.(dialect.Reviser)
+	return faultyStore{store, reviser, d.read}, err
 }
 
 type faultyStore struct {
 	dialect.Store
+	dialect.Reviser
 	read func()
 }
 
@@ -49,6 +51,14 @@ func (s faultyStore) Recorded(ctx context.Context, db dialect.DB, consumer, mess
 		s.read()
 	}
 	return recorded, err
+}
+
+func (s faultyStore) Progress(ctx context.Context, db dialect.DB, consumer string, at dialect.Revision) (int64, error) {
+	last, err := s.Reviser.Progress(ctx, db, consumer, at)
+	if s.read != nil {
+		s.read()
+	}
+	return last, err
 }
 
 // commits decides what becomes of commits, by the order of the calls. Each answer

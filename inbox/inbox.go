@@ -153,12 +153,32 @@ func (in *Inbox) Handle(ctx context.Context, db *sql.DB, consumer, messageID str
 	if err := checkNames(consumer, messageID); err != nil {
 		return false, fmt.Errorf("inbox handle: %w", err)
 	}
+	return in.handle(ctx, db, mark{
+		set: func(ctx context.Context, tx *sql.Tx) (bool, error) {
+			return in.store.Record(ctx, tx, consumer, messageID)
+		},
+		is: func(ctx context.Context, db *sql.DB) (bool, error) {
+			return in.store.Recorded(ctx, db, consumer, messageID)
+		},
+	}, f)
+}
+
+// mark is what tells that a message was handled.
+type mark struct {
+	// set sets it, in the handler's transaction, and is not fresh if it was set.
+	set func(ctx context.Context, tx *sql.Tx) (fresh bool, err error)
+	// is reads it, committed.
+	is func(ctx context.Context, db *sql.DB) (bool, error)
+}
+
+// handle is Handle with any mark.
+func (in *Inbox) handle(ctx context.Context, db *sql.DB, m mark, f func(ctx context.Context, tx *sql.Tx) error) (handled bool, err error) {
 	if db == nil || f == nil {
 		return false, fmt.Errorf("inbox handle: %w: db and handler are required", outbox.ErrInvalid)
 	}
 	unknown := false // a commit of ours may have taken effect
 	for try := 1; ; try++ {
-		stage, fresh, err := in.attempt(ctx, db, consumer, messageID, f)
+		stage, fresh, err := in.attempt(ctx, db, m, f)
 		if stage > recording {
 			unknown = false // it was not there, so no earlier commit took effect
 		}
@@ -170,7 +190,7 @@ func (in *Inbox) Handle(ctx context.Context, db *sql.DB, consumer, messageID str
 		class := in.dialect.Classify(err)
 		if stage == committing && class == dialect.OutcomeUnknown {
 			unknown = true
-			if recorded, readErr := in.readBack(ctx, db, consumer, messageID); readErr == nil && recorded {
+			if recorded, readErr := readBack(ctx, db, m); readErr == nil && recorded {
 				return true, nil
 			}
 			// Not there yet: the server may still be about to commit. Recording it
@@ -195,13 +215,13 @@ const (
 )
 
 // attempt runs the transaction once.
-func (in *Inbox) attempt(ctx context.Context, db *sql.DB, consumer, messageID string, f func(context.Context, *sql.Tx) error) (at stage, fresh bool, err error) {
+func (in *Inbox) attempt(ctx context.Context, db *sql.DB, m mark, f func(context.Context, *sql.Tx) error) (at stage, fresh bool, err error) {
 	tx, err := db.BeginTx(ctx, in.cfg.TxOptions)
 	if err != nil {
 		return beginning, false, err
 	}
 	defer tx.Rollback() //nolint:errcheck // after a commit it does nothing, after an error or a panic that one counts
-	fresh, err = in.store.Record(ctx, tx, consumer, messageID)
+	fresh, err = m.set(ctx, tx)
 	if err != nil || !fresh {
 		return recording, false, err
 	}
@@ -224,12 +244,12 @@ func (in *Inbox) attempt(ctx context.Context, db *sql.DB, consumer, messageID st
 
 var errEnded = errors.New("the handler ended the transaction: leave commit and rollback to Handle")
 
-// readBack asks a fresh connection whether the id was recorded. It outlives the
+// readBack asks a fresh connection whether the mark was set. It outlives the
 // caller's context for a moment, because that may be what broke the commit.
-func (in *Inbox) readBack(ctx context.Context, db *sql.DB, consumer, messageID string) (bool, error) {
+func readBack(ctx context.Context, db *sql.DB, m mark) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readBackTimeout)
 	defer cancel()
-	return in.store.Recorded(ctx, db, consumer, messageID)
+	return m.is(ctx, db)
 }
 
 const readBackTimeout = 5 * time.Second
@@ -238,6 +258,9 @@ const readBackTimeout = 5 * time.Second
 func (in *Inbox) explain(at stage, unknown bool, err error) error {
 	if at == handling && !unknown {
 		return err // as the handler made it
+	}
+	if gap := (*GapError)(nil); errors.As(err, &gap) {
+		return fmt.Errorf("inbox handle: %w", gap)
 	}
 	op := map[stage]string{beginning: "begin", recording: "record", handling: "handle", committing: "commit"}[at]
 	e := &outbox.Error{Op: "inbox " + op, Engine: in.dialect.Name(), Class: in.dialect.Classify(err), Err: err}

@@ -108,5 +108,5 @@ func isDuplicate(err error) bool {
 // isDenied tells whether the user lacks a privilege on a table.
 func isDenied(err error) bool {
 	server := new(mysql.MySQLError)
-	return errors.As(err, &server) && server.Number == 1142 // ER_TABLEACCESS_DENIED_ERROR
+	return errors.As(err, &server) && (server.Number == 1142 || server.Number == 1143) // of a table, of a column
 }

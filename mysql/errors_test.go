@@ -151,9 +151,13 @@ func TestClassify(t *testing.T) {
 				return <-done
 			}, dialect.OutcomeUnknown},
 			"Deadline": {func(t *testing.T) error {
+				// The time is for the statement, not for connecting.
+				conn, err := f.db.Conn(t.Context())
+				f.ok(err)
+				defer func() { _ = conn.Close() }()
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 				defer cancel()
-				_, err := f.db.ExecContext(ctx, `SELECT SLEEP(60)`)
+				_, err = conn.ExecContext(ctx, `SELECT SLEEP(60)`)
 				return err
 			}, dialect.OutcomeUnknown},
 			"ReadTimeout": {func(t *testing.T) error {

@@ -31,6 +31,8 @@ func Rendered(s dialect.Store) string {
 		case v.Field(i).Kind() == reflect.String && (name == "insert" || name == "schedule"):
 			row := map[string]string{"insert": insertRow, "schedule": scheduleRow}[name]
 			write(name, v.Field(i).String()+row+", "+row)
+		case name == "nextRevision":
+			write(name, v.Field(i).String()+nextRevisionRow+", "+nextRevisionRow+nextRevisionEnd)
 		case v.Field(i).Kind() == reflect.String:
 			write(name, v.Field(i).String())
 		default:
@@ -62,3 +64,6 @@ var TooOld = tooOld
 
 // NextSeq is the number of the next row by the statement that would create the table.
 var NextSeq = nextSeq
+
+// Quote quotes an identifier.
+var Quote = quote

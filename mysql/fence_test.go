@@ -31,7 +31,7 @@ func (f *fixture) isMariaDB() bool { return f.count(`SELECT VERSION() LIKE '%Mar
 // only when nobody has asked for a tenth of a second.
 func (f *fixture) await(what string, is func() bool) {
 	f.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(120 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(120 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			f.Fatalf("there are not %s", what)
 		}
@@ -256,5 +256,41 @@ func TestClaimDoesNotWait(t *testing.T) {
 		_, ok, err = f.store.Claim(t.Context(), f.db, lanes, "me", time.Hour)
 		f.ok(err)
 		f.is("claimed a lane that is none", ok, false)
+	})
+}
+
+// TestSettleLeavesALongerLease, which a renewal that began later has written first.
+func TestSettleLeavesALongerLease(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		lease := f.claim(1, "me")
+		for minutes, want := range map[int]int{30: 60, 90: 90, 150: 60} { // one renewed less, more, and much more far ahead
+			f.exec(`UPDATE {lane} SET lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MINUTE WHERE lane = 1`, minutes)
+			f.settle(lease, dialect.Settlement{}) // by an hour
+			f.is("minutes that are left", f.count(`SELECT ROUND(TIMESTAMPDIFF(SECOND, UTC_TIMESTAMP(6), lease_until) / 60) FROM {lane} WHERE lane = 1`), int64(want))
+		}
+	})
+}
+
+// TestSettleInTheSameMicrosecond renews a lease by what it is already, which the server
+// does not count as a change.
+func TestSettleInTheSameMicrosecond(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		lease := f.claim(1, "me")
+		for _, found := range []string{"true", "false"} {
+			db := f.open(with(f.dsn, "clientFoundRows", found))
+			db.SetMaxOpenConns(1)
+			_, err := db.ExecContext(t.Context(), `SET timestamp = 2000000000`) // its clock stands still
+			f.ok(err)
+			for range 2 {
+				ok, err := f.store.Settle(t.Context(), db, lease, time.Hour, dialect.Settlement{})
+				f.ok(err)
+				f.is("settled, clientFoundRows="+found, ok, true)
+			}
+			stale := lease
+			stale.Epoch--
+			ok, err := f.store.Settle(t.Context(), db, stale, time.Hour, dialect.Settlement{})
+			f.ok(err)
+			f.is("settled with the old epoch, clientFoundRows="+found, ok, false)
+		}
 	})
 }

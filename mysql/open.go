@@ -20,8 +20,11 @@ import (
 // connect, to send and to wait for an answer (Commit has no other), a shorter wait for
 // locks, so that the server gives up first, the server's own max_allowed_packet
 // instead of the driver's guess, one round trip a statement (interpolateParams), and
-// idle connections enough for a relay's workers. An error never shows the DSN, which
-// may hold a password.
+// idle connections enough for a relay's workers. The server ends a session that is
+// silent for half a minute (wait_timeout), and with it what a client that the network
+// has cut off left locked in the middle of a transaction, which would last for the
+// server's eight hours: a transaction that pauses for longer needs a wait_timeout in
+// its DSN. An error never shows the DSN, which may hold a password.
 func Open(dsn string) (*sql.DB, error) {
 	config, options, err := parse(dsn)
 	if err != nil {
@@ -44,11 +47,13 @@ func Open(dsn string) (*sql.DB, error) {
 	if !options.Has("interpolateParams") {
 		config.InterpolateParams = true
 	}
-	if !options.Has("innodb_lock_wait_timeout") {
-		if config.Params == nil {
-			config.Params = make(map[string]string)
+	for option, seconds := range map[string]string{"innodb_lock_wait_timeout": "10", "wait_timeout": "30"} {
+		if !options.Has(option) {
+			if config.Params == nil {
+				config.Params = make(map[string]string)
+			}
+			config.Params[option] = seconds
 		}
-		config.Params["innodb_lock_wait_timeout"] = "10"
 	}
 	connector, err := mysql.NewConnector(config)
 	if err != nil {
@@ -56,7 +61,7 @@ func Open(dsn string) (*sql.DB, error) {
 	}
 	db := sql.OpenDB(connector)
 	db.SetMaxIdleConns(16)
-	db.SetConnMaxIdleTime(5 * time.Minute)
+	db.SetConnMaxIdleTime(20 * time.Second) // before the server ends them
 	return db, nil
 }
 

@@ -75,14 +75,28 @@ func TestOpenForms(t *testing.T) {
 func TestOpenSettings(t *testing.T) {
 	onEachServer(t, func(t *testing.T, server *containers.Server) {
 		f := unmigrated(t, server.DSN)
-		for option, want := range map[string]int{"": 10, "33": 33} {
-			dsn := f.dsn
-			if option != "" {
-				dsn = with(dsn, "innodb_lock_wait_timeout", option)
+		for option, preset := range map[string]int{"innodb_lock_wait_timeout": 10, "wait_timeout": 30} {
+			for dsn, want := range map[string]int{f.dsn: preset, with(f.dsn, option, "33"): 33} {
+				var seconds int
+				f.ok(f.open(dsn).QueryRowContext(f.Context(), `SELECT @@`+option).Scan(&seconds))
+				f.is(option, seconds, want)
 			}
-			var seconds int
-			f.ok(f.open(dsn).QueryRowContext(f.Context(), `SELECT @@innodb_lock_wait_timeout`).Scan(&seconds))
-			f.is("lock wait timeout", seconds, want)
 		}
+	})
+}
+
+// TestSilentSessionIsEnded has a session that says nothing more lock a row.
+func TestSilentSessionIsEnded(t *testing.T) {
+	onEachServer(t, func(t *testing.T, server *containers.Server) {
+		f := unmigrated(t, server.DSN)
+		f.migrate()
+		tx, err := f.open(with(f.dsn, "wait_timeout", "1")).BeginTx(f.Context(), nil)
+		f.ok(err)
+		defer func() { _ = tx.Rollback() }()
+		_, err = tx.ExecContext(f.Context(), f.sql(`UPDATE {lane} SET epoch = 7`))
+		f.ok(err)
+		_, err = f.open(with(f.dsn, "innodb_lock_wait_timeout", "60")).ExecContext(f.Context(), f.sql(`UPDATE {lane} SET epoch = epoch + 1`))
+		f.ok(err)
+		f.is("what the silent session wrote", f.count(`SELECT COUNT(*) FROM {lane} WHERE epoch > 6`), int64(0))
 	})
 }

@@ -164,58 +164,81 @@ func (s *store) Replay(ctx context.Context, db dialect.DB, filter dialect.Filter
 	if f.empty() {
 		return 0, nil, nil
 	}
-	var last dialect.Cursor
-	var more bool
 	_, err = inTx(ctx, db, func(tx *sql.Tx) (bool, error) {
-		if cursor == nil {
-			var now int64
-			if _, err := query1(ctx, tx, []any{&now}, clockSQL); err != nil {
-				return false, err
-			}
-			last.Until = now - micros(filter.DoneBefore) + 1
-			if filter.DoneWithin > 0 {
-				last.From = now - micros(filter.DoneWithin) + 1
-			}
-			last.DoneAt = last.From
-		} else {
-			last = *cursor
-		}
-		type doneRow struct {
-			doneAt, pos int64
-			ready       bool
-		}
-		rows, err := query(ctx, tx, func(r *doneRow) []any { return []any{&r.doneAt, &r.pos, &r.ready} },
-			s.sql.chooseReplay.with(&f), f.between([]any{last.DoneAt, last.DoneAt, last.Pos, last.Until, last.Until}, limit)...)
-		if err != nil {
+		var list []doneRow
+		list, next, err = s.chooseReplay(ctx, tx, filter, cursor, limit)
+		if err != nil || len(list) == 0 {
 			return false, err
 		}
-		more = len(rows) == limit
-		var list []int64
-		for _, r := range rows {
-			last.DoneAt, last.Pos = r.doneAt, r.pos
-			if !r.ready {
-				list = append(list, r.pos)
-			}
-		}
 		replayed = len(list)
-		if replayed == 0 {
-			return false, nil
-		}
 		return true, exec(ctx, tx, s.sql.replay, asJSON(list))
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return 0, nil, err
-	case !more:
-		return replayed, nil, nil
 	}
-	return replayed, &last, nil
+	return replayed, next, nil
+}
+
+// Replayable chooses as Replay does.
+func (s *store) Replayable(ctx context.Context, db dialect.DB, filter dialect.Filter, cursor *dialect.Cursor, limit int) (replayable int, next *dialect.Cursor, err error) {
+	f := s.doneFilter(filter)
+	if f.empty() {
+		return 0, nil, nil
+	}
+	err = readAt(ctx, db, sql.LevelReadCommitted, func(tx *sql.Tx) error {
+		var list []doneRow
+		list, next, err = s.chooseReplay(ctx, tx, filter, cursor, limit)
+		replayable = len(list)
+		return err
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	return replayable, next, nil
+}
+
+// doneRow names a done row, in microseconds since 1970 and by its pos.
+type doneRow [2]int64
+
+// chooseReplay looks at up to limit done rows behind the cursor and returns those whose
+// messages do not wait, and the next cursor.
+func (s *store) chooseReplay(ctx context.Context, tx *sql.Tx, filter dialect.Filter, cursor *dialect.Cursor, limit int) (list []doneRow, next *dialect.Cursor, err error) {
+	var at dialect.Cursor
+	if cursor != nil {
+		at = *cursor
+	} else {
+		var now int64
+		if _, err := query1(ctx, tx, []any{&now}, clockSQL); err != nil {
+			return nil, nil, err
+		}
+		at = dialect.FirstCursor(filter, now, micros)
+	}
+	type chosen struct {
+		row   doneRow
+		waits bool
+	}
+	f := s.doneFilter(filter)
+	rows, err := query(ctx, tx, func(c *chosen) []any { return []any{&c.row[0], &c.row[1], &c.waits} },
+		s.sql.chooseReplay.with(&f), f.between([]any{at.DoneAt, at.DoneAt, at.Pos, at.Until, at.Until, at.Begun}, limit)...)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, c := range rows {
+		at.DoneAt, at.Pos = c.row[0], c.row[1]
+		if !c.waits {
+			list = append(list, c.row)
+		}
+	}
+	if len(rows) < limit {
+		return list, nil, nil
+	}
+	return list, &at, nil
 }
 
 // Purge deletes a batch in one transaction.
 func (s *store) Purge(ctx context.Context, db dialect.DB, olderThan time.Duration, limit int) (n int, err error) {
 	_, err = inTx(ctx, db, func(tx *sql.Tx) (bool, error) {
-		old, err := query(ctx, tx, one[int64], s.sql.choosePurge, micros(olderThan), limit)
+		old, err := query(ctx, tx, func(r *[2]int64) []any { return []any{&r[0], &r[1]} }, s.sql.choosePurge, micros(olderThan), limit)
 		if err != nil || len(old) == 0 {
 			return false, err
 		}
@@ -226,6 +249,15 @@ func (s *store) Purge(ctx context.Context, db dialect.DB, olderThan time.Duratio
 		return 0, err
 	}
 	return n, nil
+}
+
+// Purgeable counts in one statement.
+func (s *store) Purgeable(ctx context.Context, db dialect.DB, olderThan time.Duration, limit int) (n int, err error) {
+	err = read(ctx, db, func(tx *sql.Tx) error {
+		_, err := query1(ctx, tx, []any{&n}, s.sql.purgeable, micros(olderThan), limit)
+		return err
+	})
+	return n, err
 }
 
 // ClaimPurge marks the time of the purge under the lock of meta's row.

@@ -29,45 +29,54 @@ const (
 // [mysql.ErrPktTooLarge] before anything of it is sent: the server would close the
 // connection in the middle of the caller's transaction.
 func (s *store) Insert(ctx context.Context, tx dialect.Tx, messages []dialect.Message) error {
-	total, largest := 0, 0
-	for i := range messages {
-		total += sizeOf(&messages[i])
-		largest = max(largest, sizeOf(&messages[i]))
-	}
-	most := mostBytes
-	if total > askedBytes {
-		packet, err := largestPacket(ctx, tx)
-		if err != nil {
-			return err
-		}
-		const rest = 16 << 10 // for the statement, and what of a row is escaped
-		if packet > 0 && largest+rest > packet {
-			return fmt.Errorf("a message has %d bytes and the server's max_allowed_packet is %d: raise it, "+
-				"or store the payload elsewhere and send a reference: %w", largest, packet, mysql.ErrPktTooLarge)
-		}
-		if packet > 0 {
-			most = min(most, packet/4)
-		}
+	most, err := mostOf(ctx, tx, messages)
+	if err != nil {
+		return err
 	}
 	var ready, delayed batch
 	for i := range messages {
 		m := &messages[i]
-		size := sizeOf(m)
 		b, text, row := &ready, s.sql.insert, insertRow
 		if m.Delay > 0 {
 			b, text, row = &delayed, s.sql.schedule, scheduleRow
 		}
-		if b.rows == mostRows || b.rows > 0 && b.bytes+size > most {
+		if b.full(m, most) {
 			if err := b.send(ctx, tx, text, row); err != nil {
 				return err
 			}
 		}
-		b.add(m, size)
+		b.add(m, sql.Null[int64]{V: m.Revision, Valid: m.Revision != 0})
 	}
 	if err := ready.send(ctx, tx, s.sql.insert, insertRow); err != nil {
 		return err
 	}
 	return delayed.send(ctx, tx, s.sql.schedule, scheduleRow)
+}
+
+// mostOf is how many bytes a statement may have for the messages, or why none may have
+// one of them.
+func mostOf(ctx context.Context, tx dialect.Tx, messages []dialect.Message) (int, error) {
+	total, largest := 0, 0
+	for i := range messages {
+		total += sizeOf(&messages[i])
+		largest = max(largest, sizeOf(&messages[i]))
+	}
+	if total <= askedBytes {
+		return mostBytes, nil
+	}
+	packet, err := largestPacket(ctx, tx)
+	if err != nil {
+		return 0, err
+	}
+	const rest = 16 << 10 // for the statement, and what of a row is escaped
+	if packet > 0 && largest+rest > packet {
+		return 0, fmt.Errorf("a message has %d bytes and the server's max_allowed_packet is %d: raise it, "+
+			"or store the payload elsewhere and send a reference: %w", largest, packet, mysql.ErrPktTooLarge)
+	}
+	if packet > 0 {
+		return min(mostBytes, packet/4), nil
+	}
+	return mostBytes, nil
 }
 
 // sizeOf is about what a message takes in a packet.
@@ -95,13 +104,19 @@ type batch struct {
 	args        []any
 }
 
-func (b *batch) add(m *dialect.Message, size int) {
+// full tells that the message needs another statement.
+func (b *batch) full(m *dialect.Message, most int) bool {
+	return b.rows == mostRows || b.rows > 0 && b.bytes+sizeOf(m) > most
+}
+
+// add adds a message, whose revision takes these arguments.
+func (b *batch) add(m *dialect.Message, revision ...any) {
 	b.rows++
-	b.bytes += size
-	revision := sql.Null[int64]{V: m.Revision, Valid: m.Revision != 0}
+	b.bytes += sizeOf(m)
 	// Text goes as bytes, which no character set is applied to. A nil slice is NULL.
 	b.args = append(b.args, m.Lane, m.ID[:], []byte(m.Topic), nullBytes(m.Key), m.KeyHash, []byte(m.Type),
-		[]byte(m.ContentType), m.Payload, []byte(m.Headers), revision, m.Replay)
+		[]byte(m.ContentType), m.Payload, []byte(m.Headers))
+	b.args = append(append(b.args, revision...), m.Replay)
 	if m.Delay > 0 {
 		b.args = append(b.args, micros(m.Delay))
 	}

@@ -151,6 +151,61 @@ VALUES `
 
 const scheduleRow = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND)`
 
+// Revisions. All find their row by the primary key. That a row was changed is told by a
+// number that clientFoundRows leaves alone only where what is found is always changed.
+
+// nextRevisionSQL is followed by one nextRevisionRow a key, rows separated by commas.
+const nextRevisionSQL = `
+-- Waits for another producer of the key. The rows are taken in the order of the list.
+INSERT INTO {revision} (key_hash, {key}, revision)
+VALUES `
+
+const (
+	nextRevisionRow = `(?, ?, ?)`
+	nextRevisionEnd = `
+ON DUPLICATE KEY UPDATE revision = revision + VALUES(revision)`
+)
+
+const beginRevisionSQL = `
+-- Makes and locks the row of a key. Without it the next statement, where it finds no row,
+-- would lock the gap in which the row of another producer is to be.
+INSERT INTO {revision} (key_hash, {key}, revision) VALUES (?, ?, 0)
+ON DUPLICATE KEY UPDATE revision = revision`
+
+const givenRevisionSQL = `
+UPDATE {revision} SET revision = revision + ? WHERE key_hash = ? AND {key} = ? AND revision = ? - 1`
+
+const giveBackSQL = `
+UPDATE {revision} SET revision = revision - ? WHERE key_hash = ? AND {key} = ?`
+
+const lastRevisionSQL = `
+-- FOR UPDATE reads what is there, whatever the transaction's snapshot.
+SELECT revision FROM {revision} WHERE key_hash = ? AND {key} = ? FOR UPDATE`
+
+// revisedRow is a row of insertSQL behind one of the above: the revision is that many
+// below the last one of the key.
+const revisedRow = `(?, ?, ?, ?, ?, ?, ?, ?, ?, (SELECT k.revision FROM {revision} AS k WHERE k.key_hash = ? AND k.{key} = ?) - ?, ?)`
+
+const beginProgressSQL = `
+-- As beginRevision.
+INSERT INTO {progress} (consumer, key_hash, {key}, revision) VALUES (?, ?, ?, 0)
+ON DUPLICATE KEY UPDATE revision = revision`
+
+const advanceSQL = `
+-- Waits for another transaction of the consumer and the key.
+UPDATE {progress} SET revision = revision + 1 WHERE consumer = ? AND key_hash = ? AND {key} = ? AND revision = ? - 1`
+
+const lastProgressSQL = `
+-- As lastRevision.
+SELECT revision FROM {progress} WHERE consumer = ? AND key_hash = ? AND {key} = ? FOR UPDATE`
+
+const progressSQL = `
+SELECT revision FROM {progress} WHERE consumer = ? AND key_hash = ? AND {key} = ?`
+
+const setProgressSQL = `
+INSERT INTO {progress} (consumer, key_hash, {key}, revision) VALUES (?, ?, ?, ?)
+ON DUPLICATE KEY UPDATE revision = VALUES(revision)`
+
 const largestPacketSQL = `SELECT @@max_allowed_packet`
 
 const leaseSQL = `
@@ -187,38 +242,64 @@ const deleteParkedSQL = `
 DELETE p FROM ` + parkedRefs + `
 WHERE p.lane = ?`
 
-// What a turn reads is chosen first, by size, and then read: the driver must read to
-// its end whatever the server has begun to send.
+// What a turn reads is measured first, and chosen row by row where it is too large or the
+// lane has a blocked key: the driver must read to its end whatever the server has begun
+// to send.
 
 // readyChoice is what a read needs to know of ready rows to choose among them; whether
-// the key is blocked is one entry of parked_blocked a row.
+// the key is blocked is one entry of parked_blocked a row, where the lane has a blocked
+// key at all.
 const readyChoice = `
 SELECT r.seq,
-    (SELECT 1 FROM {parked} AS p FORCE INDEX ({name:parked_blocked})
-     WHERE p.blocking = 1 AND p.lane = r.lane AND p.key_hash = r.key_hash LIMIT 1) IS NOT NULL,
+    CASE WHEN (SELECT 1 FROM {parked} AS p FORCE INDEX ({name:parked_blocked})
+               WHERE p.blocking = 1 AND p.lane = ? LIMIT 1) IS NULL
+    THEN 0
+    ELSE (SELECT 1 FROM {parked} AS p FORCE INDEX ({name:parked_blocked})
+          WHERE p.blocking = 1 AND p.lane = r.lane AND p.key_hash = r.key_hash LIMIT 1) IS NOT NULL
+    END,
     LENGTH(r.headers), COALESCE(LENGTH(r.payload), 0)
 FROM `
 
-const chooseAmongSQL = `
--- By ready's primary key, in the order of the list.` + readyChoice + posList + `
-STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.pos
-ORDER BY n.nth`
+const sizeReadySQL = `
+-- How many rows there are in a range of ready's primary key, up to a limit, which is the
+-- last, how large they are, and whether the lane has a blocked key at all.
+SELECT COUNT(*), COALESCE(MAX(m.seq), 0), COALESCE(SUM(m.size), 0),
+    (SELECT 1 FROM {parked} AS p FORCE INDEX ({name:parked_blocked})
+     WHERE p.blocking = 1 AND p.lane = ? LIMIT 1) IS NOT NULL
+FROM (
+    SELECT r.seq, LENGTH(r.headers) + COALESCE(LENGTH(r.payload), 0) AS size
+    FROM {ready} AS r FORCE INDEX (PRIMARY)
+    WHERE r.lane = ? AND r.seq BETWEEN ? AND ?
+    ORDER BY r.seq
+    LIMIT ?
+) AS m`
 
 const chooseReadySQL = `
 -- One range of ready's primary key.` + readyChoice + `{ready} AS r FORCE INDEX (PRIMARY)
-WHERE r.lane = ? AND r.seq > ?
+WHERE r.lane = ? AND r.seq BETWEEN ? AND ?
 ORDER BY r.seq
 LIMIT ?`
+
+// readyColumns are what a ready row is read by.
+const readyColumns = `r.headers,
+    TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, r.created_at), COALESCE(r.revision, 0), r.replay,
+    TIMESTAMPDIFF(MICROSECOND, r.ready_at, UTC_TIMESTAMP(6)), `
 
 const readySQL = `
 -- By ready's primary key. The payload of a blocked row stays where it is.
 SELECT r.seq, 0, 0, r.lane, r.id, r.topic, r.{key}, r.key_hash, r.type, r.content_type,
-    CASE WHEN n.blocked = 0 THEN r.payload END, r.headers,
-    TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, r.created_at), COALESCE(r.revision, 0), r.replay,
-    TIMESTAMPDIFF(MICROSECOND, r.ready_at, UTC_TIMESTAMP(6)), n.blocked
+    CASE WHEN n.blocked = 0 THEN r.payload END, ` + readyColumns + `n.blocked
 FROM JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', blocked INT PATH '$[1]')) AS n
 STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq
 ORDER BY n.seq`
+
+const readyRangeSQL = `
+-- One range of ready's primary key, none of whose rows is blocked.
+SELECT r.seq, 0, 0, r.lane, r.id, r.topic, r.{key}, r.key_hash, r.type, r.content_type,
+    r.payload, ` + readyColumns + `0
+FROM {ready} AS r FORCE INDEX (PRIMARY)
+WHERE r.lane = ? AND r.seq BETWEEN ? AND ?
+ORDER BY r.seq`
 
 const dueHeadsSQL = `
 -- Along parked_due_at.
@@ -256,10 +337,14 @@ STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
 ORDER BY n.nth`
 
 const settleSQL = `
--- Behind the fence.
+-- The fence of a settle, which renews the lease. The time is that from before a wait for
+-- the lock, which is what the lease's owner counts from. A renewal that began later and
+-- had the lock first stays; what is further ahead is from before the clock was set back.
 UPDATE {lane}
-SET lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, served_at = UTC_TIMESTAMP(6)
-WHERE lane = ?`
+SET lease_until = IF(lease_until BETWEEN UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND AND UTC_TIMESTAMP(6) + INTERVAL 2 * ? MICROSECOND,
+        lease_until, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND),
+    served_at = UTC_TIMESTAMP(6)
+WHERE lane = ? AND owner = ? AND epoch = ?`
 
 // The statements below run behind the fence in its transaction, and find their rows
 // by primary key.
@@ -477,41 +562,61 @@ SELECT TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, UTC_TIMESTAMP(6))`
 
 const chooseReplaySQL = `
 -- One range of done's primary key, or its index on id. Of an id that was done several
--- times only the newest row, or one call would replay it once a row.
+-- times only the newest row, or one call would replay it once a row; and none that was
+-- done again since the replay began.
 SELECT TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, d.done_at), d.pos,
     (SELECT 1 FROM {ready} AS r FORCE INDEX ({name:id}) WHERE r.id = d.id LIMIT 1) IS NOT NULL
+ OR (SELECT 1 FROM {parked} AS p FORCE INDEX ({name:parked_id}) WHERE p.id = d.id LIMIT 1) IS NOT NULL
 FROM {done} AS d
 WHERE d.done_at >= ` + epoch + ` + INTERVAL ? MICROSECOND
   AND (d.done_at > ` + epoch + ` + INTERVAL ? MICROSECOND OR d.pos > ?)
   AND d.done_at < ` + epoch + ` + INTERVAL ? MICROSECOND
   AND (SELECT 1 FROM {done} AS n FORCE INDEX ({name:done_id})
     WHERE n.id = d.id AND (n.done_at > d.done_at OR n.done_at = d.done_at AND n.pos > d.pos)
-      AND n.done_at < ` + epoch + ` + INTERVAL ? MICROSECOND LIMIT 1) IS NULL{filter}
+      AND (n.done_at < ` + epoch + ` + INTERVAL ? MICROSECOND OR n.done_at >= ` + epoch + ` + INTERVAL ? MICROSECOND)
+    LIMIT 1) IS NULL{filter}
 ORDER BY d.done_at, d.pos
 LIMIT ?`
 
+// doneList are done rows by their primary key: where done is partitioned, it tells the
+// one partition to look in.
+const doneList = `JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, done_at BIGINT PATH '$[0]', pos BIGINT PATH '$[1]')) AS n
+STRAIGHT_JOIN {done} AS d FORCE INDEX (PRIMARY) ON d.done_at = ` + epoch + ` + INTERVAL n.done_at MICROSECOND AND d.pos = n.pos`
+
 const replaySQL = `
--- By done_pos. Inserts as a producer does, and locks no lane. The count is above
--- that of all done rows of the id, so that a second replay differs from the first.
+-- By done's primary key. Inserts as a producer does, and locks no lane. The count is
+-- above that of all done rows of the id, so that a second replay differs from the first.
 INSERT INTO {ready} (lane, id, topic, {key}, key_hash, type, content_type, payload, headers, created_at, revision, replay)
 SELECT d.lane, d.id, d.topic, d.{key}, d.key_hash, d.type, d.content_type, d.payload, d.headers, d.created_at, d.revision,
     1 + (SELECT MAX(o.replay) FROM {done} AS o FORCE INDEX ({name:done_id}) WHERE o.id = d.id)
-FROM ` + posList + `
-STRAIGHT_JOIN {done} AS d FORCE INDEX ({name:done_pos}) ON d.pos = n.pos
+FROM ` + doneList + `
 ORDER BY n.nth`
+
+// farAhead is what a purge counts the times of done rows from, backwards: an instant goes
+// to the server in no other form than as what it has told itself, and this one looks like
+// no clock's.
+const farAhead = `TIMESTAMP'2100-01-01 00:00:00'`
 
 const choosePurgeSQL = `
 -- From the old end of done's primary key.
-SELECT d.pos FROM {done} AS d FORCE INDEX (PRIMARY)
+SELECT TIMESTAMPDIFF(MICROSECOND, d.done_at, ` + farAhead + `), d.pos FROM {done} AS d FORCE INDEX (PRIMARY)
 WHERE d.done_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND
 ORDER BY d.done_at, d.pos
 LIMIT ?
 FOR UPDATE SKIP LOCKED`
 
 const purgeSQL = `
--- By done_pos; the rows are locked.
-DELETE d FROM ` + posList + `
-STRAIGHT_JOIN {done} AS d FORCE INDEX ({name:done_pos}) ON d.pos = n.pos`
+-- By done's primary key, for a place alone may be several rows' where done was put into
+-- partitions. The rows are locked.
+DELETE d FROM JSON_TABLE(?, '$[*]' COLUMNS (before_then BIGINT PATH '$[0]', pos BIGINT PATH '$[1]')) AS n
+STRAIGHT_JOIN {done} AS d FORCE INDEX (PRIMARY) ON d.done_at = ` + farAhead + ` - INTERVAL n.before_then MICROSECOND AND d.pos = n.pos`
+
+const purgeableSQL = `
+-- From the old end of done's primary key.
+SELECT COUNT(*) FROM (
+    SELECT 1 FROM {done} AS d FORCE INDEX (PRIMARY)
+    WHERE d.done_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND
+    LIMIT ?) AS c`
 
 const purgeDueSQL = `
 -- Whoever waited for the row finds it changed.
@@ -546,6 +651,42 @@ DELETE i FROM JSON_TABLE(?, '$[*]' COLUMNS (consumer VARCHAR(1024) PATH '$[0]', 
 STRAIGHT_JOIN {inbox} AS i FORCE INDEX (PRIMARY)
    ON i.consumer = UNHEX(n.consumer) AND i.message_id = UNHEX(n.message_id)`
 
+// The audit, and what people look at.
+
+const writeAuditSQL = `
+INSERT INTO {audit} (id, ended, who, action, selection, why, changed, failure) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
+
+const auditSQL = `
+-- Backwards along audit's primary key; the second row is one entry of audit_id.
+SELECT b.pos, b.id, b.who, b.action, b.selection, b.why, TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, b.written_at),
+    TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, e.written_at), COALESCE(e.changed, 0), COALESCE(e.failure, '')
+FROM {audit} AS b FORCE INDEX (PRIMARY)
+LEFT JOIN {audit} AS e FORCE INDEX ({name:audit_id}) ON e.id = b.id AND e.ended = 1
+WHERE b.pos < ? AND b.ended = 0
+ORDER BY b.pos DESC
+LIMIT ?`
+
+const viewLanesSQL = `
+SELECT lane, owner, epoch, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), lease_until),
+    CASE WHEN served_at > ` + epoch + ` THEN TIMESTAMPDIFF(MICROSECOND, served_at, UTC_TIMESTAMP(6)) END
+FROM {lane}
+ORDER BY lane`
+
+const viewDoneSQL = `
+-- Backwards along done's primary key.
+SELECT pos, TIMESTAMPDIFF(MICROSECOND, done_at, UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, created_at, done_at),
+    outcome = 'published' AND replay = 0
+FROM {done} FORCE INDEX (PRIMARY)
+ORDER BY done_at DESC, pos DESC
+LIMIT ?`
+
+const viewReasonsSQL = `
+-- Backwards along parked's primary key.
+SELECT state, topic, COALESCE(reason, '')
+FROM {parked} FORCE INDEX (PRIMARY)
+ORDER BY pos DESC
+LIMIT ?`
+
 // migrateLock is held by the one process of the server that migrates. It belongs to
 // the session and outlives the commits that DDL makes.
 const (
@@ -556,12 +697,32 @@ const (
 const tablesSQL = `
 -- Which of the tables there are.
 SELECT table_name, COALESCE(engine, '') FROM information_schema.tables
-WHERE table_schema = COALESCE(?, DATABASE()) AND table_name IN (?, ?, ?, ?, ?, ?)`
+WHERE table_schema = COALESCE(?, DATABASE()) AND table_name IN (?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 const indexesSQL = `
 -- The indexes of the tables.
 SELECT DISTINCT table_name, index_name FROM information_schema.statistics
-WHERE table_schema = COALESCE(?, DATABASE()) AND table_name IN (?, ?, ?, ?, ?, ?)`
+WHERE table_schema = COALESCE(?, DATABASE()) AND table_name IN (?, ?, ?, ?, ?, ?, ?, ?, ?)`
+
+const partitionsSQL = `
+-- The partitions of a table by ranges of a column, in order, with the days before which
+-- they end. The last may end nowhere.
+SELECT partition_name, COALESCE(partition_description, ''),
+    CASE WHEN partition_description = 'MAXVALUE' THEN 0
+         ELSE CAST(TRIM(BOTH '''' FROM partition_description) AS DATETIME(6)) <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND END,
+    CASE WHEN partition_description = 'MAXVALUE' THEN 0
+         ELSE DATEDIFF(CAST(TRIM(BOTH '''' FROM partition_description) AS DATETIME(6)), UTC_DATE()) END
+FROM information_schema.partitions
+WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ? AND partition_method = 'RANGE COLUMNS'
+  AND REPLACE(partition_expression, CHAR(96), '') = 'done_at'
+ORDER BY partition_ordinal_position`
+
+const dayNamesSQL = `
+-- A day, counted from today: the name of its partition, and the begin of the next.
+SELECT DATE_FORMAT(UTC_DATE() + INTERVAL ? DAY, 'p%Y%m%d'), DATE_FORMAT(UTC_DATE() + INTERVAL ? DAY + INTERVAL 1 DAY, '%Y-%m-%d')`
+
+const tableExistsSQL = `
+SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?`
 
 const schemaExistsSQL = `
 SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = ?`
@@ -590,7 +751,7 @@ type statements struct {
 	claim, own, fence, extend, release                  string
 	insert, schedule                                    string
 	dueScheduled, surface, surfacedTwice, deleteParked  string
-	chooseAmong, chooseReady, ready                     string
+	sizeReady, chooseReady, ready, readyRange           string
 	dueHeads, dueBarrier, dueHeld, readParked           string
 	settle, keysOfReady, keysOfParked                   string
 	archiveReady, archiveParked, fail, failParked, hold string
@@ -598,8 +759,14 @@ type statements struct {
 	stats, lockLane                                     string
 	requeueWaiting, requeueUnplaced                     string
 	requeueKeyless, requeueKeyed, discard               string
-	replay, choosePurge, purge, purgeDue, claimPurge    string
+	replay, choosePurge, purge, purgeable               string
+	purgeDue, claimPurge                                string
 	record, recorded, choosePurgeInbox, purgeInbox      string
+	nextRevision, beginRevision, givenRevision          string
+	giveBack, lastRevision, revised                     string
+	beginProgress, advance, lastProgress                string
+	progress, setProgress                               string
+	writeAudit, audit, viewLanes, viewDone, viewReasons string
 	createSchema, meta, lanes                           string
 	parked, requeueLanes, discardLanes                  filtered
 	chooseRequeue, chooseDiscard, chooseReplay          filtered
@@ -617,7 +784,7 @@ func render(t dialect.Tables) statements {
 		fence: x(fenceSQL), extend: x(extendSQL), release: x(releaseSQL),
 		insert: x(insertSQL), schedule: x(scheduleSQL),
 		dueScheduled: x(dueScheduledSQL), surface: x(surfaceSQL), surfacedTwice: x(surfacedTwiceSQL), deleteParked: x(deleteParkedSQL),
-		chooseAmong: x(chooseAmongSQL), chooseReady: x(chooseReadySQL), ready: x(readySQL),
+		sizeReady: x(sizeReadySQL), chooseReady: x(chooseReadySQL), ready: x(readySQL), readyRange: x(readyRangeSQL),
 		dueHeads: x(dueHeadsSQL), dueBarrier: x(dueBarrierSQL), dueHeld: x(dueHeldSQL), readParked: x(readParkedSQL),
 		settle: x(settleSQL), keysOfReady: x(keysOfReadySQL), keysOfParked: x(keysOfParkedSQL),
 		archiveReady: x(archiveReadySQL), archiveParked: x(archiveParkedSQL), fail: x(failSQL), failParked: x(failParkedSQL), hold: x(holdSQL),
@@ -625,8 +792,14 @@ func render(t dialect.Tables) statements {
 		stats: x(statsSQL), lockLane: x(lockLaneSQL),
 		requeueWaiting: x(requeueWaitingSQL), requeueUnplaced: x(requeueUnplacedSQL),
 		requeueKeyless: x(requeueKeylessSQL), requeueKeyed: x(requeueKeyedSQL), discard: x(discardSQL),
-		replay: x(replaySQL), choosePurge: x(choosePurgeSQL), purge: x(purgeSQL), purgeDue: x(purgeDueSQL), claimPurge: x(claimPurgeSQL),
+		replay: x(replaySQL), choosePurge: x(choosePurgeSQL), purge: x(purgeSQL), purgeable: x(purgeableSQL), purgeDue: x(purgeDueSQL), claimPurge: x(claimPurgeSQL),
 		record: x(recordSQL), recorded: x(recordedSQL), choosePurgeInbox: x(choosePurgeInboxSQL), purgeInbox: x(purgeInboxSQL),
+		nextRevision: x(nextRevisionSQL), beginRevision: x(beginRevisionSQL), givenRevision: x(givenRevisionSQL),
+		giveBack: x(giveBackSQL), lastRevision: x(lastRevisionSQL), revised: x(revisedRow),
+		beginProgress: x(beginProgressSQL), advance: x(advanceSQL), lastProgress: x(lastProgressSQL),
+		progress: x(progressSQL), setProgress: x(setProgressSQL),
+		writeAudit: x(writeAuditSQL), audit: x(auditSQL),
+		viewLanes: x(viewLanesSQL), viewDone: x(viewDoneSQL), viewReasons: x(viewReasonsSQL),
 		createSchema: x(createSchemaSQL), meta: x(metaSQL), lanes: x(lanesSQL),
 		parked: f(parkedSQL), requeueLanes: f(requeueLanesSQL), discardLanes: f(discardLanesSQL),
 		chooseRequeue: f(chooseRequeueSQL), chooseDiscard: f(chooseDiscardSQL), chooseReplay: f(chooseReplaySQL),

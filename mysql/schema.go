@@ -21,6 +21,8 @@ var files embed.FS
 // versions are the schema's files, the version being the place plus one.
 var versions = []struct{ name, file string }{
 	{"the outbox", "schema/001_outbox.sql"},
+	{"revisions", "schema/002_revisions.sql"},
+	{"the audit", "schema/003_audit.sql"},
 }
 
 // text is the text of a version's file.
@@ -76,20 +78,31 @@ func (s *store) Migrate(ctx context.Context, db dialect.DB) (applied []int, err 
 			err = undone
 		}
 	}()
+	free, err := lockMigration(ctx, tx, migrateWait)
+	if err != nil {
+		return nil, err
+	}
+	defer free()
+	return s.migrate(ctx, tx)
+}
+
+var errMigrating = errors.New("another process has been migrating")
+
+// lockMigration takes the lock for the session that tx keeps.
+func lockMigration(ctx context.Context, tx *sql.Tx, wait time.Duration) (free func(), err error) {
 	var locked sql.Null[bool]
-	if _, err := query1(ctx, tx, []any{&locked}, takeMigrateLockSQL, int(migrateWait.Seconds())); err != nil {
+	if _, err := query1(ctx, tx, []any{&locked}, takeMigrateLockSQL, int(wait.Seconds())); err != nil {
 		return nil, err
 	}
 	if !locked.V {
-		return nil, fmt.Errorf("another process has been migrating for %v: wait for it and try again", migrateWait)
+		return nil, fmt.Errorf("%w for %v: wait for it and try again", errMigrating, wait)
 	}
-	defer func() {
+	return func() {
 		released, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		// Where the session is lost, so is the lock.
 		_ = exec(released, tx, dropMigrateLockSQL)
-	}()
-	return s.migrate(ctx, tx)
+	}, nil
 }
 
 func (s *store) migrate(ctx context.Context, tx *sql.Tx) (applied []int, err error) {
@@ -122,8 +135,18 @@ func (s *store) migrate(ctx context.Context, tx *sql.Tx) (applied []int, err err
 	return applied, nil
 }
 
-// tableNames are the placeholders of the tables; meta, the first to be made, is last.
-var tableNames = []string{"{ready}", "{parked}", "{done}", "{lane}", "{inbox}", "{meta}"}
+// tableNames are the placeholders of the tables that each version brings; meta, the
+// first to be made, is last of its version.
+var tableNames = [][]string{
+	{"{ready}", "{parked}", "{done}", "{lane}", "{inbox}", "{meta}"},
+	{"{revision}", "{progress}"},
+	{"{audit}"},
+}
+
+// tablesOf are the tables of a version; what has none is on its way to the first.
+func tablesOf(version int) []string {
+	return slices.Concat(tableNames[:min(max(version, 1), len(tableNames))]...)
+}
 
 // indexNames are the placeholders of the indexes that statements force, by table.
 var indexNames = map[string][]string{
@@ -131,6 +154,7 @@ var indexNames = map[string][]string{
 	"{parked}": {"{name:parked_due_at}", "{name:parked_blocked}", "{name:parked_key}", "{name:parked_id}", "{name:parked_scheduled_id}"},
 	"{done}":   {"{name:done_pos}", "{name:done_id}"},
 	"{inbox}":  {"{name:inbox_recorded_at}"},
+	"{audit}":  {"{name:audit_id}"},
 }
 
 // standing is what stands in the database of the schema.
@@ -159,7 +183,7 @@ func (s *store) standing(ctx context.Context, tx *sql.Tx) (standing, error) {
 	if err != nil {
 		return st, err
 	}
-	for _, placeholder := range tableNames {
+	for _, placeholder := range tablesOf(len(tableNames)) {
 		name := s.bare(placeholder)
 		for _, t := range tables {
 			// A server may keep table names in lower case.
@@ -187,15 +211,15 @@ func (s *store) bare(placeholder string) string {
 // names are the schema, NULL for the session's, and the names of the tables.
 func (s *store) names() []any {
 	args := []any{sql.Null[string]{V: s.tables.Schema, Valid: s.tables.Schema != ""}}
-	for _, placeholder := range tableNames {
+	for _, placeholder := range tablesOf(len(tableNames)) {
 		args = append(args, s.bare(placeholder))
 	}
 	return args
 }
 
-// missing are the tables that are not there, quoted.
+// missing are the tables of the schema's version that are not there, quoted.
 func (s *store) missing(st standing) (names []string) {
-	for _, placeholder := range tableNames {
+	for _, placeholder := range tablesOf(st.version) {
 		if _, ok := st.engines[placeholder]; !ok {
 			names = append(names, s.name(placeholder))
 		}
@@ -208,9 +232,9 @@ func (s *store) check(st standing) error {
 	missing := s.missing(st)
 	_, meta := st.engines["{meta}"]
 	switch {
-	case len(missing) == len(tableNames):
+	case len(missing) == len(tableNames[0]) && st.version == 0:
 		return nil
-	case !meta, !st.described && len(missing) < len(tableNames)-1, st.version > 0 && len(missing) > 0:
+	case !meta, !st.described && len(missing) < len(tableNames[0])-1, st.version > 0 && len(missing) > 0:
 		if len(missing) == 0 {
 			return fmt.Errorf("%s is empty: insert its row with the schema's version and number of lanes", s.name("{meta}"))
 		}
@@ -219,7 +243,7 @@ func (s *store) check(st standing) error {
 	case st.version > len(versions):
 		return fmt.Errorf("schema has version %d, this library knows %d: update the library", st.version, len(versions))
 	case st.described && st.lanes != s.tables.Lanes:
-		return fmt.Errorf("schema was made with %d lanes, %d are configured: configure %d, or empty the outbox and change its lanes",
+		return fmt.Errorf("schema was made with %d lanes, %d are configured: configure %d, or make another outbox as docs/adopting.md says",
 			st.lanes, s.tables.Lanes, st.lanes)
 	}
 	return nil
@@ -371,7 +395,7 @@ func (s *store) inspectTables(ctx context.Context, tx *sql.Tx, st standing, prob
 	for _, i := range list {
 		has[strings.ToLower(i.name)] = true
 	}
-	for _, placeholder := range tableNames {
+	for _, placeholder := range tablesOf(st.version) {
 		engine, ok := st.engines[placeholder]
 		if !ok {
 			continue

@@ -70,10 +70,13 @@ func inTx(ctx context.Context, db dialect.DB, do func(tx *sql.Tx) (bool, error))
 }
 
 // ended gives the context's error where database/sql only says that the transaction
-// is over, because the context has ended it.
+// is over, because the context has ended it, and the remedy where a privilege lacks.
 func ended(ctx context.Context, err error) error {
-	if errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil {
+	switch {
+	case errors.Is(err, sql.ErrTxDone) && ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", ctx.Err(), err)
+	case isDenied(err):
+		return fmt.Errorf("%w: `outbox schema --grants` prints what each role needs", err)
 	}
 	return err
 }
@@ -95,7 +98,8 @@ func query1(ctx context.Context, tx *sql.Tx, into []any, statement string, args 
 	return err == nil, err
 }
 
-// query runs a statement and scans each row into a new T.
+// query runs a statement and scans each row into a T: every field of it, for it is used
+// again for the next row.
 func query[T any](ctx context.Context, tx *sql.Tx, into func(*T) []any, statement string, args ...any) (list []T, err error) {
 	rows, err := tx.QueryContext(ctx, statement, args...)
 	if err != nil {
@@ -106,9 +110,10 @@ func query[T any](ctx context.Context, tx *sql.Tx, into func(*T) []any, statemen
 			err = closing
 		}
 	}()
+	var row T
+	columns := into(&row)
 	for rows.Next() {
-		var row T
-		if err := rows.Scan(into(&row)...); err != nil {
+		if err := rows.Scan(columns...); err != nil {
 			return nil, err
 		}
 		list = append(list, row)

@@ -167,14 +167,9 @@ func (b *budget) spend(size int64) {
 }
 
 // Ready reads a batch from one snapshot: first which rows there are and how large,
-// then those within the limit.
+// then those within the limit, as a range where it can.
 func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64, limit dialect.Limit) (rows []dialect.Row, err error) {
 	err = read(ctx, db, func(tx *sql.Tx) error {
-		type choice struct {
-			seq              int64
-			blocked          bool
-			headers, payload int64
-		}
 		first, all, err := s.readyAbove(ctx, tx, after)
 		if err != nil {
 			return err
@@ -185,35 +180,50 @@ func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64,
 				seqs = append(seqs, r.seq)
 			}
 		}
-		text, args := s.sql.chooseReady, []any{lane, after, limit.Rows}
+		from, to := after+1, int64(math.MaxInt64)
 		switch {
 		case all && len(seqs) == 0:
 			return nil
 		case all || len(seqs) == limit.Rows:
-			text, args = s.sql.chooseAmong, []any{asJSON(seqs), lane}
+			from, to = seqs[0], seqs[len(seqs)-1] // there is nothing else between them
 		}
-		choices, err := query(ctx, tx, func(c *choice) []any { return []any{&c.seq, &c.blocked, &c.headers, &c.payload} }, text, args...)
-		if err != nil {
+		var count, last, size int64
+		var blocked bool
+		if _, err := query1(ctx, tx, []any{&count, &last, &size, &blocked}, s.sql.sizeReady, lane, lane, from, to, limit.Rows); err != nil || count == 0 {
 			return err
 		}
-		var list [][2]int64
-		for b := newBudget(limit); len(list) < len(choices) && b.left(); {
-			c := choices[len(list)]
-			if c.blocked {
-				list = append(list, [2]int64{c.seq, 1})
-				b.spend(c.headers)
-			} else {
-				list = append(list, [2]int64{c.seq, 0})
-				b.spend(c.headers + c.payload)
-			}
+		if !blocked && (limit.Bytes <= 0 || size <= limit.Bytes) {
+			rows, err = query(ctx, tx, rowColumns, s.sql.readyRange, lane, from, last)
+		} else {
+			rows, err = s.readySome(ctx, tx, lane, from, last, limit)
 		}
-		if len(list) == 0 {
-			return nil
-		}
-		rows, err = query(ctx, tx, rowColumns, s.sql.ready, asJSON(list), lane)
 		return err
 	})
 	return rows, err
+}
+
+// readySome reads the rows of a range that are within the limit, and of blocked ones no
+// payload.
+func (s *store) readySome(ctx context.Context, tx *sql.Tx, lane int, from, to int64, limit dialect.Limit) ([]dialect.Row, error) {
+	type choice struct {
+		seq              int64
+		blocked          bool
+		headers, payload int64
+	}
+	choices, err := query(ctx, tx, func(c *choice) []any { return []any{&c.seq, &c.blocked, &c.headers, &c.payload} }, s.sql.chooseReady, lane, lane, from, to, limit.Rows)
+	if err != nil {
+		return nil, err
+	}
+	var list [][2]int64
+	for b := newBudget(limit); len(list) < len(choices) && b.left(); {
+		c := choices[len(list)]
+		if c.blocked {
+			c.payload = 0 // it stays where it is
+		}
+		b.spend(c.headers + c.payload)
+		list = append(list, [2]int64{c.seq, int64(bit(c.blocked))})
+	}
+	return query(ctx, tx, rowColumns, s.sql.ready, asJSON(list), lane)
 }
 
 // place is a parked row as Due chooses it.
@@ -303,11 +313,24 @@ func runsOf(heads []place) (runs [][]place, keys int) {
 
 // Settle is one transaction behind the fence.
 func (s *store) Settle(ctx context.Context, db dialect.DB, lease dialect.Lease, ttl time.Duration, t dialect.Settlement) (bool, error) {
-	return s.fenced(ctx, db, lease, func(tx *sql.Tx) error {
-		if err := exec(ctx, tx, s.sql.settle, micros(ttl), lease.Lane); err != nil {
-			return err
+	return inTx(ctx, db, func(tx *sql.Tx) (bool, error) {
+		result, err := tx.ExecContext(ctx, s.sql.settle, micros(ttl), micros(ttl), micros(ttl), lease.Lane, []byte(lease.Owner), lease.Epoch)
+		if err != nil {
+			return false, err
 		}
-		return s.move(ctx, tx, lease.Lane, t)
+		changed, err := result.RowsAffected()
+		if err != nil {
+			return false, err
+		}
+		if changed == 0 {
+			// The lease is lost, or its times were those already, in the same microsecond:
+			// without clientFoundRows the number does not tell.
+			var epoch int64
+			if held, err := query1(ctx, tx, []any{&epoch}, s.sql.fence, lease.Lane, []byte(lease.Owner), lease.Epoch); err != nil || !held {
+				return false, err
+			}
+		}
+		return true, s.move(ctx, tx, lease.Lane, t)
 	})
 }
 

@@ -30,7 +30,7 @@ func (f *fixture) isMariaDB() bool { return f.count(`SELECT VERSION() LIKE '%Mar
 // await waits until is returns true.
 func (f *fixture) await(what string, is func() bool) {
 	f.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(120 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(120 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			f.Fatalf("there are not %s", what)
 		}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -57,7 +58,7 @@ func bound(tb testing.TB, tables dialect.Tables) dialect.Store {
 // everyStatement are all statements that are sent.
 func everyStatement(store dialect.Store) []oracle.Text {
 	list := oracle.Statements(store)
-	for i, text := range oracle.StatementsOf(store, 1) {
+	for i, text := range slices.Concat(oracle.StatementsOf(store, 1), oracle.StatementsOf(store, 2)) {
 		list = append(list, oracle.Text{Name: "schema " + strconv.Itoa(i+1), Text: text})
 	}
 	return list

@@ -243,7 +243,7 @@ func (f *fixture) everything() {
 
 	found, err := f.store.Inspect(ctx, f.db)
 	f.ok(err)
-	f.is("version, lanes, problems", []any{found.Version, found.Lanes, found.Problems}, []any{1, lanes, []string(nil)})
+	f.is("version, lanes, problems", []any{found.Version, found.Lanes, found.Problems}, []any{len(f.store.Steps()), lanes, []string(nil)})
 	if !strings.HasPrefix(found.Server, "Oracle") {
 		f.Fatalf("server: %q", found.Server)
 	}

@@ -460,11 +460,13 @@ SELECT {micros ` + now + ` - ` + epoch + `} FROM DUAL`
 const chooseReplaySQL = `
 SELECT c.settled, c.pos, c.taken FROM (
   SELECT {micros d.done_at - ` + epoch + `} AS settled, d.pos,
-    CASE WHEN EXISTS (SELECT /*+ NO_UNNEST INDEX(r (id)) */ 1 FROM {ready} r WHERE r.id = d.id) THEN 1 ELSE 0 END AS taken
+    CASE WHEN EXISTS (SELECT /*+ NO_UNNEST INDEX(r (id)) */ 1 FROM {ready} r WHERE r.id = d.id)
+      OR EXISTS (SELECT /*+ NO_UNNEST INDEX(p (id)) */ 1 FROM {parked} p WHERE p.id = d.id) THEN 1 ELSE 0 END AS taken
   FROM {done} d
   WHERE d.done_at >= ` + instant + ` AND (d.done_at > ` + instant + ` OR d.pos > ?) AND d.done_at < ` + instant + `{filter}
     AND NOT EXISTS (SELECT /*+ NO_UNNEST INDEX(n (id)) */ 1 FROM {done} n
-      WHERE n.id = d.id AND (n.done_at > d.done_at OR (n.done_at = d.done_at AND n.pos > d.pos)) AND n.done_at < ` + instant + `)
+      WHERE n.id = d.id AND (n.done_at > d.done_at OR (n.done_at = d.done_at AND n.pos > d.pos))
+        AND (n.done_at < ` + instant + ` OR n.done_at >= ` + instant + `))
   ORDER BY d.done_at, d.pos
 ) c
 WHERE ROWNUM <= ?`
@@ -501,6 +503,12 @@ FOR UPDATE SKIP LOCKED`
 const purgeSQL = `
 DELETE FROM {done} WHERE pos = ?`
 
+// purgeableSQL counts from the old end of done's primary key.
+const purgeableSQL = `
+SELECT COUNT(*) FROM (
+  SELECT 1 AS old FROM {done} d WHERE d.done_at <= ` + ago + ` AND ROWNUM <= ?
+) c`
+
 // purgeDueSQL locks meta's row; whoever waited for it finds it changed.
 const purgeDueSQL = `
 SELECT m.one FROM {meta} m
@@ -509,6 +517,53 @@ WHERE m.one = 1 AND m.purge_at <= ` + ago + waitForLock
 // claimPurgeSQL runs under the lock of purgeDue.
 const claimPurgeSQL = `
 UPDATE {meta} SET purge_at = ` + now + ` WHERE one = 1`
+
+// Revisions. An empty key is NULL, which only IS NULL finds: hence two binds for a key,
+// behind its hash, which is the front of the constraint's index. What is read under the
+// row's lock is written behind it.
+
+// beginRevisionSQL makes the row of a key. That another transaction has made it since is
+// an error of this statement alone (ORA-00001).
+const beginRevisionSQL = `
+INSERT INTO {revision} (key_hash, key, revision)
+SELECT ?, ?, 0 FROM DUAL
+WHERE NOT EXISTS (SELECT 1 FROM {revision} k WHERE k.key_hash = ? AND (k.key = ? OR k.key IS NULL AND ? IS NULL))`
+
+// raiseRevisionSQL waits for another producer of the key, without end but that of the
+// context.
+const raiseRevisionSQL = `
+UPDATE {revision} SET revision = revision + ?
+WHERE key_hash = ? AND (key = ? OR key IS NULL AND ? IS NULL)`
+
+const lastRevisionSQL = `
+SELECT k.revision FROM {revision} k
+WHERE k.key_hash = ? AND (k.key = ? OR k.key IS NULL AND ? IS NULL)` + waitForLock
+
+// reviseSQL is insertSQL behind raiseRevisionSQL: the revision is that many below the last
+// one of the key.
+const reviseSQL = `
+INSERT INTO {ready} (lane, id, topic, key, key_hash, type, content_type, revision, replay, payload_empty, headers, payload)
+VALUES (?, ?, ?, ?, ?, ?, ?,
+    (SELECT k.revision FROM {revision} k WHERE k.key_hash = ? AND (k.key = ? OR k.key IS NULL AND ? IS NULL)) - ?,
+    ?, ?, ?, ?)`
+
+// beginProgressSQL is as beginRevisionSQL.
+const beginProgressSQL = `
+INSERT INTO {progress} (consumer, key_hash, key, revision)
+SELECT ?, ?, ?, 0 FROM DUAL
+WHERE NOT EXISTS (SELECT 1 FROM {progress} k WHERE k.consumer = ? AND k.key_hash = ? AND (k.key = ? OR k.key IS NULL AND ? IS NULL))`
+
+const lastProgressSQL = `
+SELECT k.revision FROM {progress} k
+WHERE k.consumer = ? AND k.key_hash = ? AND (k.key = ? OR k.key IS NULL AND ? IS NULL)` + waitForLock
+
+const setProgressSQL = `
+UPDATE {progress} SET revision = ?
+WHERE consumer = ? AND key_hash = ? AND (key = ? OR key IS NULL AND ? IS NULL)`
+
+const progressSQL = `
+SELECT k.revision FROM {progress} k
+WHERE k.consumer = ? AND k.key_hash = ? AND (k.key = ? OR k.key IS NULL AND ? IS NULL)`
 
 // recordSQL waits for another transaction that has inserted the same, by the primary
 // key. A violation undoes the statement alone.
@@ -539,6 +594,51 @@ FOR UPDATE SKIP LOCKED`
 const purgeInboxSQL = `
 DELETE FROM {inbox} WHERE consumer = ? AND message_id = ?`
 
+// The audit, and what people look at.
+
+const writeAuditSQL = `
+INSERT INTO {audit} (id, ended, who, action, selection, why, changed, failure) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`
+
+// auditSQL goes backwards along audit's primary key; the second row is one entry of
+// audit_id.
+const auditSQL = `
+SELECT b.pos, b.id, b.who, b.action, b.selection, b.why, b.begun, {micros e.written_at - ` + epoch + `}, NVL(e.changed, 0), e.failure
+FROM (
+  SELECT c.pos, c.id, c.who, c.action, c.selection, c.why, c.begun FROM (
+    SELECT /*+ INDEX_DESC(a (pos)) */ a.pos, a.id, a.who, a.action, a.selection, a.why, {micros a.written_at - ` + epoch + `} AS begun
+    FROM {audit} a
+    WHERE a.pos < ? AND a.ended = 0
+    ORDER BY a.pos DESC
+  ) c
+  WHERE ROWNUM <= ?
+) b LEFT JOIN {audit} e ON e.id = b.id AND e.ended = 1
+ORDER BY b.pos DESC`
+
+const viewLanesSQL = `
+SELECT l.lane, l.owner, l.epoch, {micros l.lease_until - ` + now + `},
+    CASE WHEN l.served_at > ` + epoch + ` THEN {micros ` + now + ` - l.served_at} END
+FROM {lane} l
+ORDER BY l.lane`
+
+// viewDoneSQL goes backwards along done's primary key.
+const viewDoneSQL = `
+SELECT c.pos, c.ago, c.took, c.first_time FROM (
+  SELECT /*+ INDEX_DESC(d (done_at pos)) */ d.pos, {micros ` + now + ` - d.done_at} AS ago, {micros d.done_at - d.created_at} AS took,
+    CASE WHEN d.outcome = 'published' AND d.replay = 0 THEN 1 ELSE 0 END AS first_time
+  FROM {done} d
+  ORDER BY d.done_at DESC, d.pos DESC
+) c
+WHERE ROWNUM <= ?`
+
+// viewReasonsSQL goes backwards along parked's primary key.
+const viewReasonsSQL = `
+SELECT c.state, c.topic, c.reason FROM (
+  SELECT /*+ INDEX_DESC(p (pos)) */ p.state, p.topic, p.reason
+  FROM {parked} p
+  ORDER BY p.pos DESC
+) c
+WHERE ROWNUM <= ?`
+
 // sessionSQL is what the server and the session are. A privilege on V$ views is not
 // needed.
 const sessionSQL = `
@@ -550,12 +650,12 @@ WHERE v.product LIKE 'Oracle%'`
 // tablesSQL tells which of the tables there are.
 const tablesSQL = `
 SELECT t.table_name FROM all_tables t
-WHERE t.owner = ? AND t.table_name IN (?, ?, ?, ?, ?, ?)`
+WHERE t.owner = ? AND t.table_name IN (?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 // indexesSQL reads the indexes of the tables.
 const indexesSQL = `
 SELECT i.index_name, i.status FROM all_indexes i
-WHERE i.table_owner = ? AND i.table_name IN (?, ?, ?, ?, ?, ?)`
+WHERE i.table_owner = ? AND i.table_name IN (?, ?, ?, ?, ?, ?, ?, ?, ?)`
 
 // metaSQL reads meta's row.
 const metaSQL = `
@@ -582,8 +682,11 @@ type statements struct {
 	requeueWaiting, requeueUnplaced                         string
 	requeueKeyless, requeueKeyed, discard                   string
 	clock, replay, choosePurge, purge                       string
-	purgeDue, claimPurge                                    string
+	purgeDue, claimPurge, purgeable                         string
 	record, recorded, choosePurgeInbox, purgeInbox          string
+	beginRevision, raiseRevision, lastRevision, revise      string
+	beginProgress, lastProgress, setProgress, progress      string
+	writeAudit, audit, viewLanes, viewDone, viewReasons     string
 	session, tables, indexes, meta, lanes                   string
 	parked, requeueLanes, discardLanes                      filtered
 	chooseRequeue, chooseDiscard, chooseReplay              filtered
@@ -625,8 +728,12 @@ func render(t dialect.Tables) statements {
 		requeueWaiting: x(requeueWaitingSQL), requeueUnplaced: x(requeueUnplacedSQL),
 		requeueKeyless: x(requeueKeylessSQL), requeueKeyed: x(requeueKeyedSQL), discard: x(discardSQL),
 		clock: x(clockSQL), replay: x(replaySQL), choosePurge: x(choosePurgeSQL), purge: x(purgeSQL),
-		purgeDue: x(purgeDueSQL), claimPurge: x(claimPurgeSQL),
+		purgeDue: x(purgeDueSQL), claimPurge: x(claimPurgeSQL), purgeable: x(purgeableSQL),
 		record: x(recordSQL), recorded: x(recordedSQL), choosePurgeInbox: x(choosePurgeInboxSQL), purgeInbox: x(purgeInboxSQL),
+		beginRevision: x(beginRevisionSQL), raiseRevision: x(raiseRevisionSQL), lastRevision: x(lastRevisionSQL), revise: x(reviseSQL),
+		beginProgress: x(beginProgressSQL), lastProgress: x(lastProgressSQL), setProgress: x(setProgressSQL), progress: x(progressSQL),
+		writeAudit: x(writeAuditSQL), audit: x(auditSQL),
+		viewLanes: x(viewLanesSQL), viewDone: x(viewDoneSQL), viewReasons: x(viewReasonsSQL),
 		session: x(sessionSQL), tables: x(tablesSQL), indexes: x(indexesSQL), meta: x(metaSQL), lanes: x(lanesSQL),
 		parked: f(parkedSQL), requeueLanes: f(requeueLanesSQL), discardLanes: f(discardLanesSQL),
 		chooseRequeue: f(chooseRequeueSQL), chooseDiscard: f(chooseDiscardSQL), chooseReplay: f(chooseReplaySQL),

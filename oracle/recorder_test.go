@@ -426,7 +426,7 @@ func answer(t *testing.T, store dialect.Store) func(string, []driver.NamedValue)
 		"parked": row(true),
 		"clock":  {"1700000000000000"}, "requeueLanes": {"3"}, "discardLanes": {"3"},
 		"chooseRequeue": {"6", id, "9", "1", "1"}, "chooseDiscard": {"6", id, nil, "0", "0"},
-		"chooseReplay": {"1700000000000000", "6", "0"}, "choosePurge": {"1700000000000000", "6"}, "purgeDue": {"1"},
+		"chooseReplay": {"1700000000000000", "6", "0"}, "choosePurge": {"1700000000000000", "6"}, "purgeable": {"6"}, "purgeDue": {"1"},
 		"recorded": {"1"}, "choosePurgeInbox": {[]byte("c"), []byte("m")},
 		"session": {"Oracle Database 19c", "19.0.0.0.0", "PRIMARY", "ME", "ME", "0"},
 	}

@@ -23,6 +23,8 @@ var files embed.FS
 // versions are the schema's files, the version being the place plus one.
 var versions = []struct{ name, file string }{
 	{"the outbox", "schema/001_outbox.sql"},
+	{"revisions", "schema/002_revisions.sql"},
+	{"the audit", "schema/003_audit.sql"},
 }
 
 // text is the text of a version's file.
@@ -103,6 +105,7 @@ func (s *store) Migrate(ctx context.Context, db dialect.DB) (applied []int, err 
 		if err != nil {
 			return applied, err
 		}
+		found.version = version // what it must have before it says so
 		if missing := append(s.missing(found), s.missingIndexes(found)...); found.sees && len(missing) > 0 {
 			return applied, fmt.Errorf("schema version %d: %s could not be made, because something else has the name: remove or rename that, and migrate again",
 				version, strings.Join(missing, ", "))
@@ -149,16 +152,31 @@ func (s *store) make(ctx context.Context, db dialect.DB, statement string) error
 	}
 }
 
-// tableNames are the placeholders of the tables; meta, the first to be made, is last.
-var tableNames = []string{"{ready}", "{parked}", "{done}", "{lane}", "{inbox}", "{meta}"}
+// tableNames are the placeholders of the tables that each version brings; meta, the
+// first to be made, is last of its version.
+var tableNames = [][]string{
+	{"{ready}", "{parked}", "{done}", "{lane}", "{inbox}", "{meta}"},
+	{"{revision}", "{progress}"},
+	{"{audit}"},
+}
 
 // indexNames are the placeholders of the indexes that statements rely on, and of unique
-// keys.
-var indexNames = []string{
+// keys, by the version that brings them.
+var indexNames = [][]string{{
 	"{name:pk}", "{name:id}",
 	"{name:parked_pk}", "{name:parked_due_at}", "{name:parked_blocked}", "{name:parked_key}", "{name:parked_id}", "{name:parked_scheduled_id}",
 	"{name:done_pk}", "{name:done_pos}", "{name:done_id}",
 	"{name:lane_pk}", "{name:inbox_pk}", "{name:inbox_recorded_at}", "{name:meta_pk}",
+}, {
+	"{name:revision_key}", "{name:progress_key}",
+}, {
+	"{name:audit_pk}", "{name:audit_id}",
+}}
+
+// upTo are the names of a version and those before; what has none is on its way to the
+// first.
+func upTo(version int, names [][]string) []string {
+	return slices.Concat(names[:min(max(version, 1), len(names))]...)
 }
 
 // standing is what stands in the database of the schema.
@@ -210,7 +228,7 @@ func (s *store) standing(ctx context.Context, db dialect.DB) (st standing, err e
 func (s *store) standingTables(ctx context.Context, tx *sql.Tx, owner string, st *standing) error {
 	st.tables, st.indexes = make(map[string]bool), make(map[string]string)
 	args := []any{owner}
-	for _, placeholder := range tableNames {
+	for _, placeholder := range upTo(len(tableNames), tableNames) {
 		args = append(args, s.bare(placeholder))
 	}
 	// Names are compared once more by those who look: NLS_COMP may have found some in
@@ -236,13 +254,13 @@ func (s *store) bare(placeholder string) string {
 	return dialect.Expand(placeholder, dialect.Tables{Prefix: s.tables.Prefix, Lanes: s.tables.Lanes}, fold)
 }
 
-// missing are the tables that are not there, quoted. A user who may read meta and not
+// missing are the tables of the schema's version that are not there, quoted. A user who may read meta and not
 // all tables is not told that the others are missing.
 func (s *store) missing(st standing) (names []string) {
 	if !st.sees && st.described && st.version > 0 {
 		return nil
 	}
-	for _, placeholder := range tableNames {
+	for _, placeholder := range upTo(st.version, tableNames) {
 		if !st.tables[s.bare(placeholder)] {
 			names = append(names, s.name(placeholder))
 		}
@@ -250,12 +268,12 @@ func (s *store) missing(st standing) (names []string) {
 	return names
 }
 
-// missingIndexes are the indexes that are not there, quoted.
+// missingIndexes are the indexes of the schema's version that are not there, quoted.
 func (s *store) missingIndexes(st standing) (names []string) {
 	if !st.sees {
 		return nil
 	}
-	for _, placeholder := range indexNames {
+	for _, placeholder := range upTo(st.version, indexNames) {
 		if _, ok := st.indexes[s.bare(placeholder)]; !ok {
 			names = append(names, s.name(placeholder))
 		}
@@ -268,9 +286,9 @@ func (s *store) check(st standing) error {
 	missing := s.missing(st)
 	meta := st.tables[s.bare("{meta}")]
 	switch {
-	case len(missing) == len(tableNames):
+	case len(missing) == len(tableNames[0]) && st.version == 0:
 		return nil
-	case !meta, !st.described && len(missing) < len(tableNames)-1, st.version > 0 && len(missing) > 0:
+	case !meta, !st.described && len(missing) < len(tableNames[0])-1, st.version > 0 && len(missing) > 0:
 		if len(missing) == 0 {
 			return fmt.Errorf("%s is empty: insert its row with the schema's version and number of lanes", s.name("{meta}"))
 		}
@@ -279,7 +297,7 @@ func (s *store) check(st standing) error {
 	case st.version > len(versions):
 		return fmt.Errorf("schema has version %d, this library knows %d: update the library", st.version, len(versions))
 	case st.described && st.lanes != s.tables.Lanes:
-		return fmt.Errorf("schema was made with %d lanes, %d are configured: configure %d, or empty the outbox and change its lanes",
+		return fmt.Errorf("schema was made with %d lanes, %d are configured: configure %d, or make another outbox as docs/adopting.md says",
 			st.lanes, s.tables.Lanes, st.lanes)
 	}
 	return nil
@@ -340,10 +358,10 @@ func tooOld(version string) string {
 
 // inspectIndexes looks at the indexes of the tables that are there.
 func (s *store) inspectIndexes(st standing, problem func(string, ...any)) {
-	for _, placeholder := range indexNames {
+	for _, placeholder := range upTo(st.version, indexNames) {
 		// An index goes with its table, whose absence is told.
 		table := "{ready}"
-		for _, t := range tableNames {
+		for _, t := range upTo(st.version, tableNames) {
 			if prefix := "{name:" + strings.Trim(t, "{}") + "_"; strings.HasPrefix(placeholder, prefix) {
 				table = t
 			}

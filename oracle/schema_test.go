@@ -38,7 +38,7 @@ func TestMigrateRaced(t *testing.T) {
 			for _, err := range errs {
 				f.ok(err)
 			}
-			f.is(fmt.Sprint("versions applied in round ", round), slices.Concat(applied...), []int{1})
+			f.is(fmt.Sprint("versions applied in round ", round), slices.Sorted(slices.Values(slices.Concat(applied...))), []int{1, 2, 3})
 			f.is("lanes", f.count(`SELECT count(*) FROM {lane}`), lanes)
 		}
 	})
@@ -63,11 +63,11 @@ func TestMigrateInterrupted(t *testing.T) {
 			}
 			applied, err := f.store.Migrate(t.Context(), f.db)
 			f.ok(err)
-			f.is("applied", applied, []int{1})
+			f.is("applied", applied, []int{1, 2, 3})
 			f.is("lanes", f.count(`SELECT COUNT(*) FROM {lane}`), lanes)
 			found, err = f.store.Inspect(t.Context(), f.db)
 			f.ok(err)
-			f.is("found", fmt.Sprint(found.Version, found.Lanes, found.Problems), "1 4 []")
+			f.is("found", fmt.Sprint(found.Version, found.Lanes, found.Problems), "3 4 []")
 		}
 	})
 }

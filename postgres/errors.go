@@ -98,11 +98,18 @@ func classifyServer(err *pgconn.PgError) dialect.Class {
 	return dialect.Other
 }
 
-// hint adds the remedy where a pooler has mixed up prepared statements.
+// hint adds the remedy where the server's words have none.
 func hint(err error) error {
-	if pg := new(pgconn.PgError); errors.As(err, &pg) && (pg.Code == "26000" || pg.Code == "42P05") {
+	pg := new(pgconn.PgError)
+	if !errors.As(err, &pg) {
+		return err
+	}
+	switch pg.Code {
+	case "26000", "42P05": // invalid_sql_statement_name, duplicate_prepared_statement
 		return fmt.Errorf("%w: a pooler between here and the server mixes up prepared statements: "+
 			"add default_query_exec_mode=exec to the DSN", err)
+	case "42501": // insufficient_privilege
+		return fmt.Errorf("%w: `outbox schema --grants` prints what each role needs", err)
 	}
 	return err
 }

@@ -24,7 +24,7 @@ func Rendered(s dialect.Store) string {
 		IDs: make([][16]byte, 1), Key: sql.Null[string]{Valid: true}, Topic: "t", Type: "t", States: []string{dialect.Dead},
 	}
 	parked, done := store.parkedFilter(all), store.doneFilter(all)
-	v := reflect.ValueOf(store.sql)
+	v, plain := reflect.ValueOf(store.sql), reflect.ValueOf(render(dialect.Tables{Prefix: "outbox", Lanes: 1}))
 	for i := range v.NumField() {
 		name := v.Type().Field(i).Name
 		if v.Field(i).Kind() == reflect.String {
@@ -32,8 +32,12 @@ func Rendered(s dialect.Store) string {
 			continue
 		}
 		q := filtered{v.Field(i).Field(0).String(), v.Field(i).Field(1).String()}
-		own := strings.Count(q.head+q.tail, "$") // each parameter stands once
-		if name == "replay" {
+		text := plain.Field(i).Field(0).String() + plain.Field(i).Field(1).String()
+		own := 0
+		for strings.Contains(text, fmt.Sprint("$", own+1)) {
+			own++
+		}
+		if name == "replay" || name == "replayable" {
 			write(name, q.with(&done, own))
 		} else {
 			write(name, q.with(&parked, own))
@@ -52,3 +56,6 @@ var Channel = channel
 func Statement(s dialect.Store, name string) string {
 	return reflect.ValueOf(s.(*store).sql).FieldByName(name).String()
 }
+
+// Quote quotes an identifier.
+var Quote = quote

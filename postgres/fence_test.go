@@ -18,7 +18,7 @@ import (
 // blocked waits until n sessions wait for a lock that pid holds.
 func (f *fixture) blocked(pid, n int64) {
 	f.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for f.count(`SELECT count(*) FROM pg_stat_activity WHERE $1::int = ANY (pg_blocking_pids(pid))`, pid) != n {
 		if time.Now().After(deadline) {
 			f.Fatalf("there are not %d sessions waiting", n)
@@ -310,5 +310,32 @@ func TestRaisedIsolation(t *testing.T) {
 				}
 			})
 		}
+	})
+}
+
+// A relay that the network cuts off in the middle of a transaction leaves the lane
+// locked until the server ends its session, so what changes rows in a transaction of
+// several statements bounds that.
+func TestSilentSessionIsEnded(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		f.exec(`CREATE TABLE {schema}.bound (what text, idle interval)`)
+		f.exec(`CREATE FUNCTION {schema}.note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			INSERT INTO {schema}.bound VALUES (TG_TABLE_NAME || ' ' || TG_OP, current_setting('idle_in_transaction_session_timeout')::interval);
+			RETURN NULL;
+		END $$`)
+		key := keyIn(0)
+		delayed := message("delayed", key)
+		delayed.Delay = time.Microsecond
+		f.insert(message("ready", key), delayed)
+		lease := f.claim(1, "a")
+		f.exec(`CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON {parked} EXECUTE FUNCTION {schema}.note()`)
+		f.exec(`CREATE TRIGGER note AFTER INSERT ON {ready} EXECUTE FUNCTION {schema}.note()`)
+		moved, ok, err := f.store.Surface(f.Context(), f.db, lease, 10)
+		f.ok(err)
+		f.is("surfaced", fmt.Sprint(moved, ok), "1 true")
+		f.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Ref: f.ref("ready"), Attempts: 1, Blocking: true}}})
+		f.is("bounds", f.list(`SELECT DISTINCT what || ' ' || extract(epoch FROM idle)::int FROM {schema}.bound ORDER BY 1`),
+			[]string{"outbox INSERT 30", "outbox_parked DELETE 30", "outbox_parked INSERT 30", "outbox_parked UPDATE 30"})
+		f.is("the session keeps its own", f.list(`SELECT setting = reset_val FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'`), []string{"true"})
 	})
 }

@@ -108,3 +108,32 @@ func (f *fixture) pages(floor int64) int {
 	f.ok(json.Unmarshal(text, &plan))
 	return plan[0].Plan.Hit + plan[0].Plan.Read
 }
+
+// TestNumberBeforeSeq stops inserts at the moment in which they are to be given their seq:
+// by then their transactions have a number, by which a horizon knows of them.
+func TestNumberBeforeSeq(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		for name, insert := range map[string]func() error{
+			"library": func() error { return f.tryInsert(message("a", "k")) },
+			"by hand": func() error {
+				_, err := f.db.ExecContext(context.WithoutCancel(t.Context()), f.sql(`INSERT INTO {ready} (lane, id, topic, type) VALUES (0, gen_random_uuid(), 't', 'y')`))
+				return err
+			},
+		} {
+			holder, err := f.db.BeginTx(t.Context(), nil)
+			f.ok(err)
+			var pid int
+			var sequence string
+			f.ok(holder.QueryRowContext(t.Context(), `SELECT pg_backend_pid(), pg_get_serial_sequence($1, 'seq')`, f.sql(`{ready}`)).Scan(&pid, &sequence))
+			_, err = holder.ExecContext(t.Context(), `ALTER SEQUENCE `+sequence+` INCREMENT BY 1`)
+			f.ok(err)
+			done := make(chan error, 1)
+			go func() { done <- insert() }()
+			const blocked = ` FROM pg_stat_activity WHERE $1::int = ANY (pg_blocking_pids(pid))`
+			f.await("the insert to wait for the sequence", func() bool { return f.count(`SELECT count(*)`+blocked, pid) == 1 })
+			f.is("inserts "+name+" without a number", f.count(`SELECT count(*) FILTER (WHERE backend_xid IS NULL)`+blocked, pid), int64(0))
+			f.ok(holder.Rollback())
+			f.ok(<-done)
+		}
+	})
+}

@@ -2,10 +2,13 @@ package postgres_test
 
 import (
 	"bytes"
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/outbox-suite/outbox/dialect"
 )
@@ -170,9 +173,66 @@ func (f *fixture) everything() {
 	f.ok(err)
 	f.is("purged", n, 1)
 
+	// Revisions.
+	f.clear()
+	a, b := message("a", "a "), message("b", "b")
+	run := func(first int64, m dialect.Message, places ...int) dialect.Run {
+		return dialect.Run{Key: m.Key.V, KeyHash: m.KeyHash.V, First: first, Messages: places}
+	}
+	for _, step := range []struct {
+		runs    []dialect.Run
+		refused string
+	}{
+		{[]dialect.Run{run(2, a, 0)}, "0 0"}, // no row yet
+		{[]dialect.Run{run(1, a, 0)}, ""},
+		{[]dialect.Run{run(0, a, 0, 2), run(0, b, 1)}, ""},
+		{[]dialect.Run{run(0, a, 0), run(3, b, 1)}, "1 1"},
+		{[]dialect.Run{run(4, a, 0, 1)}, ""},
+		{[]dialect.Run{run(5, a, 0)}, "0 5"},
+	} {
+		messages := make([]dialect.Message, 0, 3)
+		for _, r := range step.runs {
+			for range r.Messages {
+				messages = append(messages, a)
+			}
+		}
+		for _, r := range step.runs {
+			for _, i := range r.Messages {
+				messages[i] = a
+				if r.Key == "b" {
+					messages[i] = b
+				}
+				messages[i].ID = uuid.New()
+			}
+		}
+		tx, err := f.db.BeginTx(ctx, nil)
+		f.ok(err)
+		refusal, err := f.store.(dialect.Reviser).Revise(ctx, tx, messages, step.runs)
+		f.ok(err)
+		f.ok(tx.Commit())
+		got := ""
+		if refusal != nil {
+			got = fmt.Sprint(refusal.Run, refusal.Last.V)
+		}
+		f.is("refused", got, step.refused)
+	}
+	f.is("revisions", f.list(`SELECT topic || revision FROM {ready} ORDER BY seq`), []string{"a1", "a2", "b1", "a3", "a4", "a5"})
+	tx, err = f.db.BeginTx(ctx, nil)
+	f.ok(err)
+	for _, step := range [][2]int64{{2, 0}, {1, 0}, {1, 1}, {2, 1}, {4, 2}, {1, 2}} {
+		last, err := f.store.(dialect.Reviser).Advance(ctx, tx, "me ", dialect.Revision{Key: "a ", KeyHash: 1, Number: step[0]})
+		f.ok(err)
+		f.is("last", last, step[1])
+	}
+	f.ok(f.store.(dialect.Reviser).SetProgress(ctx, tx, "me ", dialect.Revision{Key: "a ", KeyHash: 1, Number: 7}))
+	f.ok(tx.Commit())
+	last, err := f.store.(dialect.Reviser).Progress(ctx, f.db, "me ", dialect.Revision{Key: "a ", KeyHash: 1})
+	f.ok(err)
+	f.is("progress", last, 7)
+
 	found, err := f.store.Inspect(ctx, f.db)
 	f.ok(err)
-	f.is("version, lanes, problems", []any{found.Version, found.Lanes, found.Problems}, []any{1, lanes, []string(nil)})
+	f.is("version, lanes, problems", []any{found.Version, found.Lanes, found.Problems}, []any{3, lanes, []string(nil)})
 	if !strings.HasPrefix(found.Server, "PostgreSQL ") {
 		f.Fatalf("server: %q", found.Server)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/internal/redact"
 )
 
 // Open returns a pool for a DSN in either of libpq's forms, a URL or
@@ -26,6 +27,9 @@ import (
 // is sent, because a pooler may refuse it. An error never shows the DSN, which
 // may hold a password.
 func Open(dsn string) (*sql.DB, error) {
+	if redact.Torn(dsn) {
+		return nil, errDSN
+	}
 	config, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return nil, parseError(err)
@@ -51,9 +55,12 @@ func parseError(err error) error {
 			return fmt.Errorf("dsn: TLS cannot be configured%s", tls)
 		}
 	}
-	return errors.New("dsn cannot be parsed: write it as postgres://user:password@host:port/database?option=value, " +
-		"with special characters percent-encoded, or as key=value pairs")
+	return errDSN
 }
+
+// errDSN stands for all errors about a DSN that might quote it.
+var errDSN = errors.New("dsn cannot be parsed: write it as postgres://user:password@host:port/database?option=value, " +
+	"with special characters percent-encoded, or as key=value pairs")
 
 // Tx makes a transaction of pgx itself usable for what takes the caller's
 // transaction: enqueueing, and recording in the inbox. It commits and rolls
@@ -78,6 +85,85 @@ func (nativeTx) Commit() error { return errCallersTx }
 
 // Rollback refuses: the transaction is the caller's.
 func (nativeTx) Rollback() error { return errCallersTx }
+
+// InTx runs a business transaction on a connection of pgx and sends what is enqueued
+// together with the COMMIT, so that it costs no round trip of its own:
+//
+//	err := postgres.InTx(ctx, conn, func(tx pgx.Tx, last dialect.Tx) error {
+//		if _, err := tx.Exec(ctx, "INSERT INTO orders ..."); err != nil {
+//			return err
+//		}
+//		_, err := box.Enqueue(ctx, last, message)
+//		return err
+//	})
+//
+// What is enqueued in last is written behind all that do did in tx, whatever their
+// order was, and its errors come from InTx: [Dialect.Classify] says of that of a
+// duplicate id that it is one. Last takes statements whose outcome nobody asks for:
+// the inbox, which has to know, refuses it. When do returns an error or panics, or
+// anything fails, all is rolled back; do ends the transaction on its own as little as
+// any other does. When the context or the connection ends while the COMMIT is under
+// way, the outcome is unknown. InTx is as safe for concurrent use as the connection is:
+// one at a time. Afterwards call Wake on the outbox, as after any commit.
+func InTx(ctx context.Context, conn *pgx.Conn, do func(tx pgx.Tx, last dialect.Tx) error) (err error) {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if conn.IsClosed() || conn.PgConn().TxStatus() == 'I' {
+			return
+		}
+		ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		if undone := tx.Rollback(ended); err == nil && undone != nil {
+			err = undone
+		}
+	}()
+	var last deferred
+	if err := do(tx, &last); err != nil {
+		return err
+	}
+	last.batch.Queue("COMMIT")
+	sent := conn.SendBatch(ctx, &last.batch)
+	var tag pgconn.CommandTag
+	for range last.batch.Len() {
+		if tag, err = sent.Exec(); err != nil {
+			_ = sent.Close() // what went wrong is known
+			return hint(err)
+		}
+	}
+	if err := sent.Close(); err != nil {
+		return hint(err)
+	}
+	if tag.String() != "COMMIT" {
+		return pgx.ErrTxCommitRollback // do went on behind an error
+	}
+	return nil
+}
+
+// deferred is a transaction whose statements run with the commit.
+type deferred struct{ batch pgx.Batch }
+
+// ExecContext puts the statement off.
+func (d *deferred) ExecContext(_ context.Context, query string, args ...any) (sql.Result, error) {
+	d.batch.Queue(query, args...)
+	return later{}, nil
+}
+
+// Commit refuses: the transaction is InTx's.
+func (*deferred) Commit() error { return errCallersTx }
+
+// Rollback refuses: the transaction is InTx's.
+func (*deferred) Rollback() error { return errCallersTx }
+
+// later is the result of a statement that has not run yet.
+type later struct{}
+
+var errLater = errors.New("the statement runs with the commit, and its outcome is asked for before: use the transaction itself")
+
+func (later) LastInsertId() (int64, error) { return 0, errLater }
+func (later) RowsAffected() (int64, error) { return 0, errLater }
 
 // native is pgx's connection beneath a driver connection.
 func native(driverConn any) (*pgx.Conn, error) {

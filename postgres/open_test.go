@@ -113,6 +113,120 @@ func TestNativeTx(t *testing.T) {
 	})
 }
 
+// TestInTx enqueues together with the commit, in every mode.
+func TestInTx(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		f.exec(`CREATE TABLE {schema}.business (n int PRIMARY KEY)`)
+		for i, mode := range every {
+			t.Run(mode, func(t *testing.T) {
+				ctx := t.Context()
+				config, err := pgx.ParseConfig(with(f.dsn, "default_query_exec_mode", mode))
+				f.ok(err)
+				trips := &counter{}
+				config.Tracer = trips
+				conn, err := pgx.ConnectConfig(ctx, config)
+				f.ok(err)
+				defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
+				f.clear()
+				business := f.sql(`INSERT INTO {schema}.business VALUES ($1)`)
+				rows := func() int { return len(f.list(`SELECT n::text FROM {schema}.business`)) }
+				idle := func() { f.is("transaction status", string(conn.PgConn().TxStatus()), "I") }
+				n := 10 * i
+				insert := func(fails error, more ...dialect.Message) error {
+					n++
+					return postgres.InTx(ctx, conn, func(tx pgx.Tx, last dialect.Tx) error {
+						// What is handed over first is written last.
+						if err := f.store.Insert(ctx, last, more); err != nil {
+							return err
+						}
+						if _, err := tx.Exec(ctx, business, n); err != nil {
+							return err
+						}
+						return fails
+					})
+				}
+				later := message("later", "")
+				later.Delay = time.Hour
+				both := []dialect.Message{message("a", keyIn(0)), message("b", ""), later}
+				before := rows()
+
+				f.ok(insert(nil, both...))
+				idle()
+				f.is("ready", f.readyTopics(), []string{"a", "b"})
+				f.is("parked", f.parked(), []string{"later:scheduled"})
+				f.is("business rows", rows(), before+1)
+
+				trips.asked = 0
+				f.ok(insert(nil, message("c", "")))
+				f.is("calls with one message: begin, business change, message with commit", trips.asked, 3)
+
+				// Nothing remains of what fails, and the connection is usable.
+				errOwn := errors.New("own")
+				if err := insert(errOwn, message("d", "")); !errors.Is(err, errOwn) {
+					t.Errorf("the business failed: %v", err)
+				}
+				idle()
+				f.is("class of a duplicate", postgres.New().Classify(insert(nil, message("e", ""), both[1])), dialect.Duplicate)
+				idle()
+				err = postgres.InTx(ctx, conn, func(tx pgx.Tx, last dialect.Tx) error {
+					_, _ = tx.Exec(ctx, `SELECT 1 / 0`) // a business that does not look
+					return f.store.Insert(ctx, last, []dialect.Message{message("f", "")})
+				})
+				if err == nil {
+					t.Error("a transaction that had failed was committed")
+				}
+				idle()
+				func() {
+					defer func() { _ = recover() }()
+					_ = postgres.InTx(ctx, conn, func(pgx.Tx, dialect.Tx) error { panic("business") })
+				}()
+				idle()
+				_ = postgres.InTx(ctx, conn, func(_ pgx.Tx, last dialect.Tx) error {
+					if _, err := f.store.Record(ctx, last, "me", "1"); err == nil {
+						t.Error("the inbox took a statement that has not run for its answer")
+					}
+					if last.Commit() == nil || last.Rollback() == nil {
+						t.Error("the adapter ended the transaction")
+					}
+					return errOwn
+				})
+				f.is("ready", f.readyTopics(), []string{"a", "b", "c"})
+				f.is("business rows", rows(), before+2)
+
+				// A context that ends takes the transaction with it.
+				gone, cancel := context.WithCancel(ctx)
+				err = postgres.InTx(gone, conn, func(_ pgx.Tx, last dialect.Tx) error {
+					cancel()
+					return f.store.Insert(ctx, last, []dialect.Message{message("g", "")})
+				})
+				if !errors.Is(err, context.Canceled) {
+					t.Errorf("the context ended: %v", err)
+				}
+				f.is("ready", f.readyTopics(), []string{"a", "b", "c"})
+			})
+		}
+	})
+}
+
+// counter counts what pgx is asked for, a batch as one.
+type counter struct{ asked int }
+
+func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.asked++
+	return ctx
+}
+
+func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+func (c *counter) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	c.asked++
+	return ctx
+}
+
+func (c *counter) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+
+func (c *counter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
+
 // TestWake wakes listeners of the same tables, and no others.
 func TestWake(t *testing.T) {
 	onEach(t, func(t *testing.T, f *fixture) {
@@ -161,7 +275,7 @@ func (f *fixture) listening() int64 {
 // await waits until is returns true.
 func (f *fixture) await(what string, is func() bool) {
 	f.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			f.Fatalf("there is not %s", what)
 		}

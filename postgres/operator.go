@@ -93,6 +93,15 @@ type keyCount struct {
 // Replay copies a batch in one statement; the first call reads the server's
 // clock before, to bound all calls.
 func (s *store) Replay(ctx context.Context, db dialect.DB, filter dialect.Filter, cursor *dialect.Cursor, limit int) (int, *dialect.Cursor, error) {
+	return s.replay(ctx, db, s.sql.replay, filter, cursor, limit)
+}
+
+// Replayable counts a batch in one statement.
+func (s *store) Replayable(ctx context.Context, db dialect.DB, filter dialect.Filter, cursor *dialect.Cursor, limit int) (int, *dialect.Cursor, error) {
+	return s.replay(ctx, db, s.sql.replayable, filter, cursor, limit)
+}
+
+func (s *store) replay(ctx context.Context, db dialect.DB, statement filtered, filter dialect.Filter, cursor *dialect.Cursor, limit int) (int, *dialect.Cursor, error) {
 	f := s.doneFilter(filter)
 	if f.empty() {
 		return 0, nil, nil
@@ -105,27 +114,31 @@ func (s *store) Replay(ctx context.Context, db dialect.DB, filter dialect.Filter
 		if _, err := query1(ctx, db, []any{&now}, s.sql.clock); err != nil {
 			return 0, nil, err
 		}
-		next.Until = now - micros(filter.DoneBefore) + 1
-		if filter.DoneWithin > 0 {
-			next.From = now - micros(filter.DoneWithin) + 1
-		}
-		next.DoneAt = next.From
+		next = dialect.FirstCursor(filter, now, micros)
 	}
-	var replayed, read int
+	var messages, read int
 	var last dialect.Cursor
-	_, err := query1(ctx, db, []any{&replayed, &read, &last.DoneAt, &last.Pos},
-		s.sql.replay.with(&f, 4), f.after(next.DoneAt, next.Pos, next.Until, limit)...)
+	_, err := query1(ctx, db, []any{&messages, &read, &last.DoneAt, &last.Pos},
+		statement.with(&f, 5), f.after(next.DoneAt, next.Pos, next.Until, limit, next.Begun)...)
 	if err != nil || read < limit {
-		return replayed, nil, err
+		return messages, nil, err
 	}
-	next.DoneAt, next.Pos = last.DoneAt, last.Pos
-	return replayed, &next, nil
+	if read > 0 {
+		next.DoneAt, next.Pos = last.DoneAt, last.Pos
+	}
+	return messages, &next, nil
 }
 
 // Purge deletes a batch in one statement.
 func (s *store) Purge(ctx context.Context, db dialect.DB, olderThan time.Duration, limit int) (int, error) {
 	n, err := exec(ctx, db, s.sql.purge, micros(olderThan), limit)
 	return int(n), err
+}
+
+// Purgeable counts in one statement.
+func (s *store) Purgeable(ctx context.Context, db dialect.DB, olderThan time.Duration, limit int) (n int, err error) {
+	_, err = query1(ctx, db, []any{&n}, s.sql.purgeable, micros(olderThan), limit)
+	return n, err
 }
 
 // ClaimPurge marks the time of the purge in one statement.

@@ -96,7 +96,7 @@ ignore_startup_parameters = extra_float_digits
 		_ = cmd.Process.Kill()
 		<-exited
 	})
-	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		c, err := new(net.Dialer).DialContext(t.Context(), "tcp", address.String())
 		if err == nil {
 			_ = c.Close()

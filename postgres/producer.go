@@ -22,19 +22,24 @@ func (s *store) Insert(ctx context.Context, tx dialect.Tx, messages []dialect.Me
 	switch len(ready.id) {
 	case 0:
 	case 1:
-		if _, err := exec(ctx, tx, s.sql.insert, ready.first()...); err != nil {
+		if err := run(ctx, tx, s.sql.insert, ready.first()...); err != nil {
 			return err
 		}
 	default:
-		if _, err := exec(ctx, tx, s.sql.insertMany, ready.all()...); err != nil {
+		if err := run(ctx, tx, s.sql.insertMany, ready.all()...); err != nil {
 			return err
 		}
 	}
 	if len(delayed.id) == 0 {
 		return nil
 	}
-	_, err := exec(ctx, tx, s.sql.schedule, append(delayed.all(), delayed.delay)...)
-	return err
+	return run(ctx, tx, s.sql.schedule, append(delayed.all(), delayed.delay)...)
+}
+
+// run runs a statement that says by an error, and nothing else, how it went.
+func run(ctx context.Context, on execer, query string, args ...any) error {
+	_, err := on.ExecContext(ctx, query, args...)
+	return hint(err)
 }
 
 // columns are messages turned on their side, an array a column. A nil pointer

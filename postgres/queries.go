@@ -95,10 +95,13 @@ SET lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond'
 WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint`
 
 const releaseSQL = `
--- As extend. Without an owner the epoch alone opens no fence.
+-- As extend. Without an owner the epoch alone opens no fence. Nobody waits for the
+-- disk: if a crash takes the release, the lane is free when the lease ends. A claim or
+-- a renewal must not be taken, or two relays would have the lane at a time.
 UPDATE {lane}
 SET owner = '', lease_until = clock_timestamp()
-WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint`
+WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint
+  AND set_config('synchronous_commit', 'off', true) = 'off'`
 
 const insertSQL = `
 -- One ready message.
@@ -123,6 +126,85 @@ FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::tex
     WITH ORDINALITY AS m(lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay, delay, place)
 ORDER BY m.place`
 
+// insertRevised writes the messages behind the rows of their keys, k, each so many
+// revisions below the key's last one as there are messages of the key behind it.
+const insertRevised = `
+INSERT INTO {ready} (lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay)
+SELECT m.lane, m.id::uuid, m.topic, m.key, m.key_hash, m.type, m.content_type, m.payload, m.headers, k.revision - m.behind, m.replay
+FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::bigint[], $11::int[])
+    WITH ORDINALITY AS m(lane, id, topic, key, key_hash, type, content_type, payload, headers, behind, replay, place)
+JOIN k ON k.key_hash = m.key_hash AND k.key = m.key
+ORDER BY m.place`
+
+const reviseSQL = `
+-- Takes the keys in the order of the arrays, by revision's primary key: a producer
+-- of the same key waits here, and its message gets its seq after that.
+WITH k AS (
+    INSERT INTO {revision} AS r (key_hash, key, revision)
+    SELECT n.key_hash, n.key, n.messages
+    FROM unnest($12::bigint[], $13::text[], $14::bigint[]) WITH ORDINALITY AS n(key_hash, key, messages, place)
+    ORDER BY n.place
+    ON CONFLICT (key_hash, key) DO UPDATE SET revision = r.revision + excluded.revision
+    RETURNING r.key_hash, r.key, r.revision
+)` + insertRevised
+
+const reviseGivenSQL = `
+-- As revise, for keys some of which have a first revision, $15, that must be the next:
+-- unless all have it, and all have a row, nothing is written. The update finds the
+-- rows in the versions that the lock has found.
+WITH last AS (
+    SELECT n.place, n.messages, n.first, r.key_hash, r.key, r.revision
+    FROM unnest($12::bigint[], $13::text[], $14::bigint[], $15::bigint[]) WITH ORDINALITY AS n(key_hash, key, messages, first, place)
+    JOIN {revision} AS r ON r.key_hash = n.key_hash AND r.key = n.key
+    ORDER BY n.place
+    FOR UPDATE OF r
+), fits AS (
+    SELECT count(*) FROM last
+    HAVING count(*) = cardinality($12::bigint[]) AND bool_and(first IN (0, revision + 1))
+), k AS (
+    UPDATE {revision} AS r SET revision = l.revision + l.messages
+    FROM last AS l
+    WHERE r.key_hash = l.key_hash AND r.key = l.key AND EXISTS (SELECT FROM fits)
+    RETURNING r.key_hash, r.key, r.revision
+)` + insertRevised
+
+const takeSQL = `
+-- Locks the rows of the keys in the order of the arrays, and makes those that are
+-- missing. A row that is there is not written.
+INSERT INTO {revision} (key_hash, key, revision)
+SELECT n.key_hash, n.key, 0 FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY AS n(key_hash, key, place)
+ORDER BY n.place
+ON CONFLICT (key_hash, key) DO UPDATE SET revision = 0 WHERE false`
+
+const lastRevisionSQL = `
+-- By the primary key.
+SELECT revision FROM {revision} WHERE key_hash = $1::bigint AND key = $2::text`
+
+const advanceSQL = `
+-- By the primary key. Waits for the row, then finds the revision in its newest version.
+WITH last AS (
+    SELECT revision FROM {progress}
+    WHERE consumer = $1::text AND key_hash = $2::bigint AND key = $3::text
+    FOR UPDATE
+), next AS (
+    UPDATE {progress} AS p SET revision = $4::bigint FROM last
+    WHERE p.consumer = $1::text AND p.key_hash = $2::bigint AND p.key = $3::text AND last.revision = $4::bigint - 1
+)
+SELECT revision FROM last`
+
+const beginProgressSQL = `
+-- Waits for another transaction that has inserted the same, by the primary key.
+INSERT INTO {progress} (consumer, key_hash, key, revision) VALUES ($1::text, $2::bigint, $3::text, 1)
+ON CONFLICT (consumer, key_hash, key) DO NOTHING`
+
+const progressSQL = `
+-- By the primary key.
+SELECT revision FROM {progress} WHERE consumer = $1::text AND key_hash = $2::bigint AND key = $3::text`
+
+const setProgressSQL = `
+INSERT INTO {progress} (consumer, key_hash, key, revision) VALUES ($1::text, $2::bigint, $3::text, $4::bigint)
+ON CONFLICT (consumer, key_hash, key) DO UPDATE SET revision = excluded.revision`
+
 const surfaceDueSQL = `
 -- Whether there is a lease and anything to surface, by parked_due_at. Locks
 -- nothing.
@@ -133,8 +215,8 @@ SELECT
 
 const surfaceTimeoutSQL = `
 -- For this transaction only. A producer that has inserted the same id and does
--- not end must not hold up the lane.
-SELECT set_config('lock_timeout', '200ms', true)`
+-- not end must not hold up the lane; nor must a network that cuts this off.
+SELECT set_config('lock_timeout', '200ms', true), set_config('idle_in_transaction_session_timeout', '30s', true)`
 
 const surfaceSQL = `
 -- Locks the lane row; without it nothing below happens. Due rows come by
@@ -164,36 +246,60 @@ WITH fence AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM moved), EXISTS (SELECT FROM fence)`
 
-//nolint:unqueryvet // columns that pass through the inner queries
+//nolint:unqueryvet // columns that pass through the inner query
 const readySQL = `
--- One range of ready's primary key; whether the key is blocked is one entry of
--- parked_blocked a row, a subquery with LIMIT so that it stays that and does
--- not become a hash of all blocked keys. The payload of a blocked row is not
--- even read. Sizes come from the row header of a payload stored out of line.
-SELECT seq, pos, attempts, lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, age, blocked
+-- One range of ready's primary key. Whether a key is blocked is asked only where
+-- the lane has a blocked key at all, and is then one entry of parked_blocked a
+-- row: a subquery with LIMIT, so that it stays that and does not become a hash of
+-- all blocked keys. The payload of a blocked row is not even read.
+-- How many rows there are within $4 bytes is found by their running sum, which is
+-- dear, and so only where they are not all within it. Sizes come from the row
+-- header of a payload stored out of line.
+SELECT seq, 0::bigint AS pos, 0 AS attempts, lane, id, topic, key, key_hash, type, content_type,
+    CASE WHEN blocked THEN NULL ELSE payload END AS payload, headers, created_at, coalesce(revision, 0) AS revision, replay,
+    (date_part('epoch', statement_timestamp() - ready_at) * 1000000)::bigint AS age, blocked
 FROM (
-    SELECT r.seq, 0::bigint AS pos, 0 AS attempts, r.lane, r.id, r.topic, r.key, r.key_hash, r.type, r.content_type,
-        CASE WHEN r.blocked THEN NULL ELSE r.payload END AS payload, r.headers,
-        r.created_at, coalesce(r.revision, 0) AS revision, r.replay,
-        (extract(epoch FROM statement_timestamp() - r.ready_at) * 1000000)::bigint AS age,
-        r.blocked,
-        sum(r.size) OVER (ORDER BY r.seq ROWS UNBOUNDED PRECEDING) - r.size AS before
-    FROM (
-        SELECT b.*, octet_length(b.headers) + CASE WHEN b.blocked THEN 0 ELSE coalesce(octet_length(b.payload), 0) END AS size
+    SELECT m.*, ` + readyBlockedSQL + ` AS blocked
+    FROM {ready} AS m
+    WHERE m.lane = $1::int AND m.seq > $2::bigint
+    ORDER BY m.lane, m.seq
+    LIMIT CASE WHEN (
+        SELECT sum(octet_length(a.headers) + coalesce(octet_length(a.payload), 0))
         FROM (
-            SELECT m.*, (
-                SELECT true FROM {parked} AS p
-                WHERE p.lane = m.lane AND p.key_hash = m.key_hash AND p.blocking
-                LIMIT 1) IS NOT NULL AS blocked
-            FROM {ready} AS m
+            SELECT m.headers, m.payload FROM {ready} AS m
             WHERE m.lane = $1::int AND m.seq > $2::bigint
             ORDER BY m.lane, m.seq
             LIMIT $3::bigint
-        ) AS b
-    ) AS r
-) AS r
-WHERE before < $4::bigint
+        ) AS a) < $4::bigint
+    THEN $3::bigint
+    ELSE (
+        SELECT count(*)
+        FROM (
+            SELECT sum(s.size) OVER (ORDER BY s.seq ROWS UNBOUNDED PRECEDING) - s.size AS before
+            FROM (
+                SELECT m.seq, octet_length(m.headers) +
+                    CASE WHEN ` + readyBlockedSQL + ` THEN 0 ELSE coalesce(octet_length(m.payload), 0) END AS size
+                FROM {ready} AS m
+                WHERE m.lane = $1::int AND m.seq > $2::bigint
+                ORDER BY m.lane, m.seq
+                LIMIT $3::bigint
+            ) AS s
+        ) AS r
+        WHERE r.before < $4::bigint
+    ) END
+) AS b
 ORDER BY seq`
+
+// readyBlockedSQL tells whether the key of the ready row m is blocked.
+const readyBlockedSQL = `CASE WHEN (
+        SELECT true FROM {parked} AS p WHERE p.lane = $1::int AND p.blocking
+        ORDER BY p.lane, p.key_hash, p.seq LIMIT 1) IS NULL
+    THEN false
+    ELSE (
+        SELECT true FROM {parked} AS p
+        WHERE p.lane = m.lane AND p.key_hash = m.key_hash AND p.blocking
+        LIMIT 1) IS NOT NULL
+    END`
 
 const dueSQL = `
 -- Heads by parked_due_at; behind a blocking one the held rows of its key by
@@ -232,7 +338,7 @@ SELECT seq, pos, attempts, lane, id, topic, key, key_hash, type, content_type, p
 FROM (
     SELECT p.seq, p.pos, p.attempts, p.lane, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.payload, p.headers,
         p.created_at, coalesce(p.revision, 0) AS revision, p.replay,
-        (extract(epoch FROM statement_timestamp() - p.created_at) * 1000000)::bigint AS age,
+        (date_part('epoch', statement_timestamp() - p.created_at) * 1000000)::bigint AS age,
         d.place, d.nth,
         sum(octet_length(p.headers) + coalesce(octet_length(p.payload), 0))
             OVER (ORDER BY d.place, d.nth ROWS UNBOUNDED PRECEDING)
@@ -253,7 +359,8 @@ ORDER BY place, nth`
 const settleSQL = `
 -- The fence: the lane row is locked and renewed before a row is touched, in
 -- its newest version even if this statement waited for it. Rows are found by
--- ready's primary key.
+-- ready's primary key. If this is a transaction's first statement and the network
+-- cuts it off, the server must not wait for the next with the lane locked.
 WITH fence AS (
     UPDATE {lane}
     SET lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond', served_at = clock_timestamp()
@@ -261,10 +368,11 @@ WITH fence AS (
     RETURNING lane
 ), gone AS (
     DELETE FROM {ready}
-    WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($5::bigint[]))) AND EXISTS (SELECT FROM fence)
+    WHERE lane = $1::int AND EXISTS (SELECT FROM fence)
+      AND seq BETWEEN (SELECT min(n) FROM unnest($5::bigint[]) AS n) AND (SELECT max(n) FROM unnest($5::bigint[]) AS n)
       AND ((seq, id) IN (SELECT unnest($5::bigint[]), unnest($6::uuid[]))) IS TRUE
 )
-SELECT EXISTS (SELECT FROM fence)`
+SELECT EXISTS (SELECT FROM fence), set_config('idle_in_transaction_session_timeout', '30s', true)`
 
 const settleArchiveSQL = `
 -- As settle; what is deleted is what is archived, nothing else.
@@ -275,7 +383,8 @@ WITH fence AS (
     RETURNING lane
 ), gone AS (
     DELETE FROM {ready}
-    WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($5::bigint[]))) AND EXISTS (SELECT FROM fence)
+    WHERE lane = $1::int AND EXISTS (SELECT FROM fence)
+      AND seq BETWEEN (SELECT min(n) FROM unnest($5::bigint[]) AS n) AND (SELECT max(n) FROM unnest($5::bigint[]) AS n)
       AND ((seq, id) IN (SELECT unnest($5::bigint[]), unnest($6::uuid[]))) IS TRUE
     RETURNING *
 ), kept AS (
@@ -283,7 +392,7 @@ WITH fence AS (
     SELECT lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, 1, 'published'
     FROM gone ORDER BY seq
 )
-SELECT EXISTS (SELECT FROM fence)`
+SELECT EXISTS (SELECT FROM fence), set_config('idle_in_transaction_session_timeout', '30s', true)`
 
 // The statements below run behind the fence in its transaction. Each returns
 // the keys whose parked rows it changed.
@@ -487,34 +596,57 @@ WITH gone AS (
 )
 SELECT key_hash, count(*) FROM gone GROUP BY key_hash`
 
+// chosenToReplay are the conditions on a done row d that a replay looks at: $1 and $2
+// are the cursor, $3 is the end of the window, $5 the begin of the replay.
+const chosenToReplay = `
+    WHERE (d.done_at, d.pos) > (timestamptz 'epoch' + $1::bigint * interval '1 microsecond', $2::bigint)
+      AND d.done_at < timestamptz 'epoch' + $3::bigint * interval '1 microsecond'{filter}
+      -- Of an id that was done several times only the newest row, or one call would
+      -- replay it once a row; and none that was done again since the replay began.
+      AND NOT EXISTS (
+        SELECT FROM {done} AS n
+        WHERE n.id = d.id AND (n.done_at, n.pos) > (d.done_at, d.pos)
+          AND (n.done_at < timestamptz 'epoch' + $3::bigint * interval '1 microsecond'
+            OR n.done_at >= timestamptz 'epoch' + $5::bigint * interval '1 microsecond'))
+    ORDER BY d.done_at, d.pos
+    LIMIT $4::bigint`
+
 const replaySQL = `
 -- One range of done's primary key, or its index on id. Inserts as a producer
 -- does, and locks no lane. A message that was done more than once is replayed
 -- once, with a count above that of all its rows (by done_id), so that no replay
--- is taken for an earlier one.
+-- is taken for an earlier one. What waits already is passed over, by ready's index on
+-- id and by parked_id.
 WITH batch AS MATERIALIZED (
-    SELECT d.* FROM {done} AS d
-    WHERE (d.done_at, d.pos) > (timestamptz 'epoch' + $1::bigint * interval '1 microsecond', $2::bigint)
-      AND d.done_at < timestamptz 'epoch' + $3::bigint * interval '1 microsecond'{filter}
-      -- Of an id that was done several times only the newest row, or one call
-      -- would replay it once a row.
-      AND NOT EXISTS (
-        SELECT FROM {done} AS n
-        WHERE n.id = d.id AND (n.done_at, n.pos) > (d.done_at, d.pos)
-          AND n.done_at < timestamptz 'epoch' + $3::bigint * interval '1 microsecond')
-    ORDER BY d.done_at, d.pos
-    LIMIT $4::bigint
+    SELECT d.done_at, d.pos, d.lane, d.id, d.topic, d.key, d.key_hash, d.type, d.content_type, d.payload, d.headers, d.created_at, d.revision
+    FROM {done} AS d` + chosenToReplay + `
 ), replayed AS (
     INSERT INTO {ready} (lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay)
     SELECT b.lane, b.id, b.topic, b.key, b.key_hash, b.type, b.content_type, b.payload, b.headers, b.created_at, b.revision,
         1 + (SELECT max(o.replay) FROM {done} AS o WHERE o.id = b.id)
-    FROM batch AS b ORDER BY b.done_at, b.pos
+    FROM batch AS b
+    WHERE NOT EXISTS (SELECT FROM {parked} AS p WHERE p.id = b.id)
+    ORDER BY b.done_at, b.pos
     ON CONFLICT (id) DO NOTHING
     RETURNING id
 ), last AS (
     SELECT done_at, pos FROM batch ORDER BY done_at DESC, pos DESC LIMIT 1
 )
 SELECT (SELECT count(*) FROM replayed), (SELECT count(*) FROM batch),
+    coalesce((SELECT (extract(epoch FROM done_at) * 1000000)::bigint FROM last), 0),
+    coalesce((SELECT pos FROM last), 0)`
+
+const replayableSQL = `
+-- As replay, and counts only.
+WITH batch AS MATERIALIZED (
+    SELECT d.done_at, d.pos,
+        NOT EXISTS (SELECT FROM {ready} AS r WHERE r.id = d.id)
+        AND NOT EXISTS (SELECT FROM {parked} AS p WHERE p.id = d.id) AS free
+    FROM {done} AS d` + chosenToReplay + `
+), last AS (
+    SELECT done_at, pos FROM batch ORDER BY done_at DESC, pos DESC LIMIT 1
+)
+SELECT (SELECT count(*) FROM batch WHERE free), (SELECT count(*) FROM batch),
     coalesce((SELECT (extract(epoch FROM done_at) * 1000000)::bigint FROM last), 0),
     coalesce((SELECT pos FROM last), 0)`
 
@@ -537,6 +669,13 @@ WITH old AS MATERIALIZED (
 DELETE FROM {done} AS d
 USING old AS o
 WHERE d.ctid = ANY (ARRAY(SELECT ctid FROM old)) AND d.done_at = o.done_at AND d.pos = o.pos`
+
+const purgeableSQL = `
+-- From the old end of done's primary key.
+SELECT count(*) FROM (
+    SELECT FROM {done}
+    WHERE done_at <= statement_timestamp() - $1::bigint * interval '1 microsecond'
+    LIMIT $2::bigint) AS c`
 
 const claimPurgeSQL = `
 -- Whoever waited for the row finds it changed.
@@ -567,16 +706,106 @@ const wakeSQL = `
 -- notifies takes one lock of the whole cluster.
 SELECT pg_notify($1::text, '')`
 
+// The audit, and what people look at.
+
+const writeAuditSQL = `
+INSERT INTO {audit} (id, ended, who, action, selection, why, changed, failure)
+VALUES ($1::uuid, $2::boolean, $3::text, $4::text, $5::text, $6::text, $7::bigint, $8::text)`
+
+const auditSQL = `
+-- Backwards along audit's primary key; the second row is one entry of audit_id.
+SELECT b.pos, b.id, b.who, b.action, b.selection, b.why, b.written_at,
+    e.written_at, coalesce(e.changed, 0), coalesce(e.failure, '')
+FROM {audit} AS b
+LEFT JOIN {audit} AS e ON e.id = b.id AND e.ended
+WHERE b.pos < $1::bigint AND NOT b.ended
+ORDER BY b.pos DESC
+LIMIT $2::bigint`
+
+const viewLanesSQL = `
+SELECT lane, owner, epoch, (extract(epoch FROM lease_until - statement_timestamp()) * 1000000)::bigint,
+    CASE WHEN served_at > 'epoch' THEN (extract(epoch FROM statement_timestamp() - served_at) * 1000000)::bigint END
+FROM {lane}
+ORDER BY lane`
+
+const viewDoneSQL = `
+-- Backwards along done's primary key.
+SELECT pos, (extract(epoch FROM statement_timestamp() - done_at) * 1000000)::bigint,
+    (extract(epoch FROM done_at - created_at) * 1000000)::bigint, outcome = 'published' AND replay = 0
+FROM {done}
+ORDER BY done_at DESC, pos DESC
+LIMIT $1::bigint`
+
+const viewReasonsSQL = `
+-- Backwards along parked's primary key.
+SELECT state, topic, coalesce(reason, '')
+FROM {parked}
+ORDER BY pos DESC
+LIMIT $1::bigint`
+
 const migrateLockSQL = `
 -- One migration at a time in this database; ends with the transaction, so that
 -- it needs no session of its own.
 SELECT pg_advisory_xact_lock(7238421590116455)`
+
+const tryMigrateLockSQL = `
+-- The same lock, unless somebody has it.
+SELECT pg_try_advisory_xact_lock(7238421590116455)`
 
 const tablesSQL = `
 -- Which of the tables can be found, by name or by the search path.
 SELECT t.name, to_regclass(t.name) IS NOT NULL
 FROM unnest($1::text[]) WITH ORDINALITY AS t(name, place)
 ORDER BY t.place`
+
+const doneSQL = `
+-- Whether done is in partitions, and what this user is to it.
+SELECT c.relkind = 'p', pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner), pg_get_userbyid(c.relowner) = current_user
+FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass($1::text)`
+
+const grantsSQL = `
+-- The privileges on a table and its columns, as statements.
+SELECT format('GRANT %s%s ON %s TO %s%s', a.privilege_type, a.of, $1::text,
+    CASE WHEN a.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END,
+    CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
+FROM (
+    SELECT x.privilege_type, '' AS of, x.grantee, x.is_grantable
+    FROM pg_catalog.pg_class AS c, aclexplode(c.relacl) AS x
+    WHERE c.oid = to_regclass($1::text) AND x.grantee <> c.relowner
+    UNION ALL
+    SELECT x.privilege_type, format(' (%I)', t.attname), x.grantee, x.is_grantable
+    FROM pg_catalog.pg_attribute AS t, aclexplode(t.attacl) AS x
+    WHERE t.attrelid = to_regclass($1::text) AND NOT t.attisdropped) AS a`
+
+// partitionsOf are the partitions of $1 and their bounds, in a session that writes and
+// reads times in one form; the default partition has none.
+const partitionsOf = `(
+    SELECT format('%I.%I', n.nspname, c.relname) AS name,
+        CASE WHEN b.text LIKE 'FOR VALUES FROM (MINVALUE)%' THEN '-infinity'
+             ELSE substring(b.text FROM 'FROM \(''([^'']+)''\)')::timestamptz END AS lower,
+        CASE WHEN b.text LIKE '%TO (MAXVALUE)' THEN 'infinity'
+             ELSE substring(b.text FROM 'TO \(''([^'']+)''\)')::timestamptz END AS upper
+    FROM pg_catalog.pg_inherits AS i
+    JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
+    JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, c.oid) AS text) AS b
+    WHERE i.inhparent = to_regclass($1::text))`
+
+const oldPartitionsSQL = `
+-- The partitions of which everything is old enough.
+SELECT p.name FROM ` + partitionsOf + ` AS p
+WHERE p.upper <= statement_timestamp() - $2::bigint * interval '1 microsecond'
+ORDER BY p.upper`
+
+const missingDaysSQL = `
+-- The days without a partition, today and so many more. One of which there is something
+-- in the rest stays there: nothing may be in two places.
+SELECT to_char(d, 'YYYYMMDD'), d::text, (d + interval '1 day')::text
+FROM generate_series(date_trunc('day', statement_timestamp()),
+    date_trunc('day', statement_timestamp()) + $2::int * interval '1 day', interval '1 day') AS d
+WHERE NOT EXISTS (SELECT FROM ` + partitionsOf + ` AS p WHERE p.lower < d + interval '1 day' AND p.upper > d)
+  AND NOT EXISTS (SELECT FROM {done} AS r WHERE r.done_at >= d AND r.done_at < d + interval '1 day')
+ORDER BY d`
 
 const schemaExistsSQL = `
 SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1::text)`
@@ -617,11 +846,18 @@ type statements struct {
 	settle, settleArchive                        string
 	publishParked, publishParkedArchive          string
 	fail, failParked, hold, promote              string
-	stats, lockLane, clock, purge, claimPurge    string
+	stats, lockLane, clock                       string
+	purge, purgeable, claimPurge                 string
 	record, recorded, purgeInbox                 string
+	revise, reviseGiven, take, lastRevision      string
+	advance, beginProgress, progress             string
+	setProgress                                  string
+	writeAudit, audit                            string
+	viewLanes, viewDone, viewReasons             string
 	createSchema, meta, setVersion, missingLanes string
+	missingDays                                  string
 	parked, requeueLanes, requeue, discardLanes  filtered
-	discard, replay                              filtered
+	discard, replay, replayable                  filtered
 }
 
 func render(t dialect.Tables) statements {
@@ -634,10 +870,14 @@ func render(t dialect.Tables) statements {
 		settle: x(settleSQL), settleArchive: x(settleArchiveSQL),
 		publishParked: x(publishParkedSQL), publishParkedArchive: x(publishParkedArchiveSQL),
 		fail: x(failSQL), failParked: x(failParkedSQL), hold: x(holdSQL), promote: x(promoteSQL),
-		stats: x(statsSQL), lockLane: x(lockLaneSQL), clock: clockSQL, purge: x(purgeSQL), claimPurge: x(claimPurgeSQL),
+		stats: x(statsSQL), lockLane: x(lockLaneSQL), clock: clockSQL, purge: x(purgeSQL), purgeable: x(purgeableSQL), claimPurge: x(claimPurgeSQL),
 		record: x(recordSQL), recorded: x(recordedSQL), purgeInbox: x(purgeInboxSQL),
-		createSchema: x(createSchemaSQL), meta: x(metaSQL), setVersion: x(setVersionSQL), missingLanes: x(missingLanesSQL),
+		revise: x(reviseSQL), reviseGiven: x(reviseGivenSQL), take: x(takeSQL), lastRevision: x(lastRevisionSQL),
+		advance: x(advanceSQL), beginProgress: x(beginProgressSQL), progress: x(progressSQL), setProgress: x(setProgressSQL),
+		writeAudit: x(writeAuditSQL), audit: x(auditSQL),
+		viewLanes: x(viewLanesSQL), viewDone: x(viewDoneSQL), viewReasons: x(viewReasonsSQL),
+		createSchema: x(createSchemaSQL), meta: x(metaSQL), setVersion: x(setVersionSQL), missingLanes: x(missingLanesSQL), missingDays: x(missingDaysSQL),
 		parked: f(parkedSQL), requeueLanes: f(requeueLanesSQL), requeue: f(requeueSQL), discardLanes: f(discardLanesSQL),
-		discard: f(discardSQL), replay: f(replaySQL),
+		discard: f(discardSQL), replay: f(replaySQL), replayable: f(replayableSQL),
 	}
 }

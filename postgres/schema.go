@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"embed"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/outbox-suite/outbox/dialect"
@@ -16,6 +17,8 @@ var files embed.FS
 // versions are the schema's files, the version being the place plus one.
 var versions = []struct{ name, file string }{
 	{"the outbox", "schema/001_outbox.sql"},
+	{"revisions", "schema/002_revisions.sql"},
+	{"the audit", "schema/003_audit.sql"},
 }
 
 // Steps returns the DDL. A named schema is not part of it: it must exist.
@@ -26,9 +29,22 @@ func (s *store) Steps() []dialect.Step {
 		if err != nil {
 			panic(err) // embedded
 		}
-		steps[i] = dialect.Step{Version: i + 1, Name: v.name, SQL: s.name(string(text))}
+		whole := strings.ReplaceAll(string(text), "{lane_fits}", laneFits(s.tables.Lanes))
+		steps[i] = dialect.Step{Version: i + 1, Name: v.name, SQL: s.name(whole)}
 	}
 	return steps
+}
+
+// laneFits is the condition that a row's lane is that of its key hash, or any one
+// without a hash. The server parses a table's conditions in every statement that
+// inserts, so the longer one for any number of lanes, which is right for a power of
+// two as well, made an insert of one row take a quarter longer.
+func laneFits(lanes int) string {
+	if lanes&(lanes-1) == 0 {
+		return fmt.Sprintf("lane = coalesce(key_hash & %d, lane & %d)", lanes-1, lanes-1)
+	}
+	return `lane BETWEEN 0 AND {lanes} - 1 AND (key_hash IS NULL OR
+        lane = (key_hash % {lanes} + {lanes} + CASE WHEN key_hash < 0 THEN {wrap} ELSE 0 END) % {lanes})`
 }
 
 // name fills names into a text.
@@ -83,11 +99,11 @@ func (s *store) migrate(ctx context.Context, tx *sql.Tx, step dialect.Step) (boo
 // check returns the version found, 0 for none, and refuses a schema that this
 // store cannot work with.
 func (s *store) check(ctx context.Context, on querier) (int, error) {
-	missing, err := s.missing(ctx, on)
+	missing, err := s.missing(ctx, on, 1)
 	switch {
 	case err != nil:
 		return 0, err
-	case len(missing) == len(tableNames):
+	case len(missing) == len(tableNames[0]):
 		return 0, nil
 	case len(missing) > 0:
 		return 0, fmt.Errorf("schema is incomplete: %s missing: restore what is missing, or move the other tables of this prefix away and migrate again",
@@ -103,24 +119,32 @@ func (s *store) check(ctx context.Context, on querier) (int, error) {
 	case version > len(versions):
 		return 0, fmt.Errorf("schema has version %d, this library knows %d: update the library", version, len(versions))
 	case lanes != s.tables.Lanes:
-		return 0, fmt.Errorf("schema was made with %d lanes, %d are configured: configure %d, or empty the outbox and change its lanes",
+		return 0, fmt.Errorf("schema was made with %d lanes, %d are configured: configure %d, or make another outbox as docs/adopting.md says",
 			lanes, s.tables.Lanes, lanes)
 	}
-	return version, nil
+	missing, err = s.missing(ctx, on, version)
+	if err == nil && len(missing) > 0 {
+		err = fmt.Errorf("schema of version %d is incomplete: %s missing: restore what is missing", version, strings.Join(missing, ", "))
+	}
+	return version, err
 }
 
-// tableNames are the placeholders of the tables.
-var tableNames = []string{"{ready}", "{parked}", "{done}", "{lane}", "{inbox}", "{meta}"}
+// tableNames are the placeholders of the tables that each version brings.
+var tableNames = [][]string{
+	{"{ready}", "{parked}", "{done}", "{lane}", "{inbox}", "{meta}"},
+	{"{revision}", "{progress}"},
+	{"{audit}"},
+}
 
-// missing returns the tables that are not there, quoted.
-func (s *store) missing(ctx context.Context, on querier) ([]string, error) {
+// missing returns the tables of the schema's version that are not there, quoted.
+func (s *store) missing(ctx context.Context, on querier, version int) ([]string, error) {
 	type table struct {
 		name  string
 		found bool
 	}
-	names := make([]string, len(tableNames))
-	for i, n := range tableNames {
-		names[i] = s.name(n)
+	var names []string
+	for _, n := range slices.Concat(tableNames[:min(version, len(tableNames))]...) {
+		names = append(names, s.name(n))
 	}
 	tables, err := query(ctx, on, func(t *table) []any { return []any{&t.name, &t.found} }, tablesSQL, names)
 	var missing []string
@@ -165,15 +189,12 @@ func (s *store) Inspect(ctx context.Context, db dialect.DB) (dialect.Inspection,
 		problem("commits are not durable at once (synchronous_commit=off), so a crash can undo one whose message was published: set it to on for producers")
 	}
 
-	missing, err := s.missing(ctx, db)
+	missing, err := s.missing(ctx, db, 1)
 	if err != nil {
 		return found, err
 	}
-	if len(missing) == len(tableNames) {
+	if len(missing) == len(tableNames[0]) {
 		return found, nil
-	}
-	for _, name := range missing {
-		problem("table %s is missing: restore it, or migrate into an empty schema", name)
 	}
 	absent := func(placeholder string) bool {
 		for _, name := range missing {
@@ -191,6 +212,12 @@ func (s *store) Inspect(ctx context.Context, db dialect.DB) (dialect.Inspection,
 		if !ok {
 			problem("table %s is empty: insert its row with the schema's version and number of lanes", s.name("{meta}"))
 		}
+	}
+	if missing, err = s.missing(ctx, db, max(found.Version, 1)); err != nil {
+		return found, err
+	}
+	for _, name := range missing {
+		problem("table %s is missing: restore it, or migrate into an empty schema", name)
 	}
 	// The schema's own number of lanes, whatever the caller believes: that these
 	// differ is for the caller to say.

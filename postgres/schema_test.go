@@ -41,7 +41,7 @@ func TestMigrateRaced(t *testing.T) {
 				for _, err := range errs {
 					f.ok(err)
 				}
-				f.is(fmt.Sprint("versions applied in round ", round), slices.Concat(applied...), []int{1})
+				f.is(fmt.Sprint("versions applied in round ", round), slices.Sorted(slices.Values(slices.Concat(applied...))), []int{1, 2, 3})
 				f.is("lanes", f.count(`SELECT count(*) FROM {lane}`), lanes)
 			}
 		})

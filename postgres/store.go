@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/outbox-suite/outbox/dialect"
@@ -57,7 +56,8 @@ func query1(ctx context.Context, on querier, into []any, query string, args ...a
 	return err == nil, hint(err)
 }
 
-// query runs a statement and scans each row into a new T.
+// query runs a statement and scans each row into a T: every field of it, for it is used
+// again for the next row.
 func query[T any](ctx context.Context, on querier, into func(*T) []any, text string, args ...any) (list []T, err error) {
 	rows, err := on.QueryContext(ctx, text, args...)
 	if err != nil {
@@ -68,9 +68,10 @@ func query[T any](ctx context.Context, on querier, into func(*T) []any, text str
 			err = hint(closing)
 		}
 	}()
+	var row T
+	columns := into(&row)
 	for rows.Next() {
-		var row T
-		if err := rows.Scan(into(&row)...); err != nil {
+		if err := rows.Scan(columns...); err != nil {
 			return nil, hint(err)
 		}
 		list = append(list, row)
@@ -124,69 +125,3 @@ func micros(d time.Duration) int64 {
 // uuidText is an id as statements take it: pgx cannot infer that 16 bytes are
 // a uuid in every mode.
 func uuidText(id [16]byte) string { return hex.EncodeToString(id[:]) }
-
-// uuidColumn scans a uuid, which the driver hands over as text.
-type uuidColumn struct{ id *[16]byte }
-
-func (u uuidColumn) Scan(value any) error {
-	text, ok := value.(string)
-	if !ok {
-		return fmt.Errorf("id is a %T, not the text of a uuid", value)
-	}
-	digits := strings.ReplaceAll(text, "-", "")
-	if hex.DecodedLen(len(digits)) != len(u.id) {
-		return fmt.Errorf("id %q is no uuid", text)
-	}
-	_, err := hex.Decode(u.id[:], []byte(digits))
-	return err
-}
-
-// microsColumn scans a number of microseconds as a duration.
-type microsColumn struct{ d *time.Duration }
-
-func (m microsColumn) Scan(value any) error {
-	n, ok := value.(int64)
-	if !ok {
-		return fmt.Errorf("duration is a %T, not a number of microseconds", value)
-	}
-	*m.d = time.Duration(n) * time.Microsecond
-	return nil
-}
-
-// nullMicrosColumn is microsColumn for a column that may be NULL.
-type nullMicrosColumn struct{ d *sql.Null[time.Duration] }
-
-func (m nullMicrosColumn) Scan(value any) error {
-	m.d.Valid = value != nil
-	if value == nil {
-		return nil
-	}
-	return microsColumn{&m.d.V}.Scan(value)
-}
-
-// utcColumn scans a time, which the driver hands over in the local zone.
-type utcColumn struct{ t *time.Time }
-
-func (u utcColumn) Scan(value any) error {
-	t, ok := value.(time.Time)
-	if !ok {
-		return fmt.Errorf("time is a %T", value)
-	}
-	*u.t = t.UTC()
-	return nil
-}
-
-// rowColumns are the destinations of the columns that readySQL, dueSQL and
-// parkedSQL begin with.
-func rowColumns(r *dialect.Row) []any {
-	return []any{
-		&r.Seq, &r.Pos, &r.Attempts, &r.Lane,
-		uuidColumn{&r.ID},
-		&r.Topic, &r.Key, &r.KeyHash, &r.Type, &r.ContentType,
-		&r.Payload, &r.Headers,
-		utcColumn{&r.CreatedAt},
-		&r.Revision, &r.Replay,
-		microsColumn{&r.Age},
-		&r.Blocked,
-	}
-}

@@ -22,9 +22,8 @@ func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floo
 	return query(ctx, db, one[int], s.sql.poll, owner, limit, floor)
 }
 
-// Horizon implements [dialect.Sweeper]. The sequence is read first: whoever was
-// given a seq by then has begun to write when the second statement looks, but
-// for the moment between the two inside one insert.
+// Horizon implements [dialect.Sweeper]. The sequence is read first: whoever was given a
+// seq by then had a transaction number before, and the second statement sees it.
 func (s *store) Horizon(ctx context.Context, db dialect.DB, floor int64) (h dialect.Horizon, err error) {
 	if _, err := query1(ctx, db, []any{&h.Newest}, s.sql.lastSeq, s.name("{ready}")); err != nil {
 		return h, err
@@ -85,12 +84,12 @@ func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease,
 
 // Ready reads a batch in one statement.
 func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64, limit dialect.Limit) ([]dialect.Row, error) {
-	return query(ctx, db, rowColumns, s.sql.ready, lane, after, limit.Rows, bytes(limit))
+	return messages(ctx, db, s.sql.ready, lane, after, limit.Rows, bytes(limit))
 }
 
 // Due reads the heads that are due and what waits behind them in one statement.
 func (s *store) Due(ctx context.Context, db dialect.DB, lane int, limit dialect.Limit) ([]dialect.Row, error) {
-	return query(ctx, db, rowColumns, s.sql.due, lane, limit.Rows, bytes(limit))
+	return messages(ctx, db, s.sql.due, lane, limit.Rows, bytes(limit))
 }
 
 func bytes(limit dialect.Limit) int64 {
@@ -121,7 +120,8 @@ func (s *store) settlePublished(ctx context.Context, on querier, lease dialect.L
 	if t.Archive {
 		text = s.sql.settleArchive
 	}
-	_, err = query1(ctx, on, []any{&ok}, text, append([]any{lease.Lane, lease.Owner, lease.Epoch, micros(ttl)}, refs(t.Published)...)...)
+	var idle string
+	_, err = query1(ctx, on, []any{&ok, &idle}, text, append([]any{lease.Lane, lease.Owner, lease.Epoch, micros(ttl)}, refs(t.Published)...)...)
 	return ok, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"strings"
 
 	"modernc.org/sqlite"
@@ -30,6 +31,14 @@ func (Dialect) Classify(err error) dialect.Class {
 		return dialect.Transient
 	}
 	return dialect.Other
+}
+
+// hint adds the remedy where the file cannot be opened.
+func hint(err error) error {
+	if e := new(sqlite.Error); errors.As(err, &e) && e.Code()&0xff == code.SQLITE_CANTOPEN {
+		return fmt.Errorf("%w: check that the file's folder exists, and that this process may read and write both", err)
+	}
+	return err
 }
 
 func classify(err *sqlite.Error) dialect.Class {

@@ -36,7 +36,7 @@ func Statements(bound dialect.Store) []Statement {
 // Objects are the names of all tables and indexes that are looked for.
 func Objects(bound dialect.Store) []string {
 	var names []string
-	for _, object := range objects {
+	for _, object := range objects() {
 		names = append(names, dialect.Expand(object, bound.(*store).tables, func(name string) string { return name }))
 	}
 	return names
@@ -44,3 +44,21 @@ func Objects(bound dialect.Store) []string {
 
 // DSN is the driver's name for a path.
 var DSN = dsn
+
+// Hold takes the writer's place of a store until release is called.
+func Hold(bound dialect.Store) (release func()) {
+	s := bound.(*store)
+	s.writing <- struct{}{}
+	return s.unlock
+}
+
+// Waiting is how many settlements wait for the writer's place.
+func Waiting(bound dialect.Store) int {
+	s := bound.(*store)
+	s.settlements.mu.Lock()
+	defer s.settlements.mu.Unlock()
+	return len(s.settlements.waiting)
+}
+
+// Quote quotes an identifier.
+var Quote = quote

@@ -33,6 +33,14 @@ type env struct {
 // fresh is a new database with an outbox of as many lanes.
 func fresh(tb testing.TB, lanes int) *env {
 	tb.Helper()
+	e := unmigrated(tb, lanes)
+	e.must2(e.store.Migrate(e.ctx, e.db))
+	return e
+}
+
+// unmigrated is fresh without its tables.
+func unmigrated(tb testing.TB, lanes int) *env {
+	tb.Helper()
 	e := &env{
 		TB: tb, ctx: tb.Context(), path: filepath.Join(tb.TempDir(), "a b.db"),
 		tables: dialect.Tables{Prefix: odd, Lanes: lanes},
@@ -42,7 +50,6 @@ func fresh(tb testing.TB, lanes int) *env {
 	// The settings of Open, without the wait for the disk.
 	e.db = openDSN(tb, strings.Replace(name, "_synchronous=FULL", "_synchronous=OFF", 1))
 	e.store = bind(tb, e.tables)
-	e.must2(e.store.Migrate(e.ctx, e.db))
 	return e
 }
 

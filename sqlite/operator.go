@@ -79,14 +79,16 @@ func (s *store) Parked(ctx context.Context, db dialect.DB, filter dialect.Filter
 	}
 	var all []dialect.Parked
 	args := append(append([]any{after}, where.args...), limit)
+	var p dialect.Parked
+	var due sql.Null[int64]
+	var parked int64
+	into := parkedScanner()
+	into.into = append(into.into, &p.State, &p.Blocking, &p.Reason, &due, &parked)
 	err := query(ctx, db, func(rows *sql.Rows) (bool, error) {
-		var p dialect.Parked
-		var due sql.Null[int64]
-		var parked int64
-		err := scanRow(rows, &p.Row, &p.Pos, &p.Attempts, &p.State, &p.Blocking, &p.Reason, &due, &parked)
-		if err != nil {
+		if err := into.scan(rows); err != nil {
 			return false, err
 		}
+		p.Row = into.row
 		p.DueIn = sql.Null[time.Duration]{V: micros(due.V), Valid: due.Valid}
 		p.ParkedAt = time.UnixMicro(parked).UTC()
 		all = append(all, p)
@@ -194,14 +196,34 @@ func (s *store) eachLane(
 // was done more than once is replayed once, with a count above that of all its
 // rows, so that a second replay differs from the first.
 func (s *store) Replay(ctx context.Context, db dialect.DB, filter dialect.Filter, cursor *dialect.Cursor, limit int) (int, *dialect.Cursor, error) {
+	rows, next, err := s.chooseReplay(ctx, db, filter, cursor, limit)
+	if err != nil || len(rows) == 0 {
+		return 0, next, err
+	}
+	replayed, err := s.exec(ctx, db, s.sql.replay, list(rows))
+	if err != nil {
+		return 0, nil, err
+	}
+	return replayed, next, nil
+}
+
+// Replayable chooses rows as Replay does.
+func (s *store) Replayable(ctx context.Context, db dialect.DB, filter dialect.Filter, cursor *dialect.Cursor, limit int) (int, *dialect.Cursor, error) {
+	rows, next, err := s.chooseReplay(ctx, db, filter, cursor, limit)
+	return len(rows), next, err
+}
+
+// chooseReplay looks at up to limit done rows behind the cursor and returns those whose
+// messages do not wait, and the next cursor.
+func (s *store) chooseReplay(ctx context.Context, db dialect.DB, filter dialect.Filter, cursor *dialect.Cursor, limit int) (rows []int64, next *dialect.Cursor, err error) {
 	where, ok := s.ofDone(filter)
 	if !ok {
-		return 0, nil, nil
+		return nil, nil, nil
 	}
 	if cursor == nil {
 		first, err := s.firstCursor(ctx, db, filter)
 		if err != nil {
-			return 0, nil, err
+			return nil, nil, err
 		}
 		cursor = &first
 	}
@@ -209,25 +231,20 @@ func (s *store) Replay(ctx context.Context, db dialect.DB, filter dialect.Filter
 	if len(filter.IDs) > 0 {
 		choose = s.sql.selectDoneOfIDs
 	}
-	next := *cursor
-	var rows []int64
-	args := append([]any{cursor.DoneAt, cursor.Pos, cursor.Until}, where.args...)
-	err := query(ctx, db, func(r *sql.Rows) (bool, error) {
-		err := r.Scan(&next.DoneAt, &next.Pos)
-		rows = append(rows, next.Pos)
+	at, read := *cursor, 0
+	args := append([]any{at.DoneAt, at.Pos, at.Until, at.Begun}, where.args...)
+	err = query(ctx, db, func(r *sql.Rows) (bool, error) {
+		var waits bool
+		err := r.Scan(&at.DoneAt, &at.Pos, &waits)
+		if read++; !waits {
+			rows = append(rows, at.Pos)
+		}
 		return true, err
 	}, choose+where.text+selectDoneOrderSQL, append(args, limit)...)
-	if err != nil || len(rows) == 0 {
-		return 0, nil, err
+	if err != nil || read < limit {
+		return rows, nil, err
 	}
-	replayed, err := s.exec(ctx, db, s.sql.replay, list(rows))
-	if err != nil {
-		return 0, nil, err
-	}
-	if len(rows) < limit {
-		return replayed, nil, nil
-	}
-	return replayed, &next, nil
+	return rows, &at, nil
 }
 
 // firstCursor is the beginning of the done rows that are within the filter's bounds
@@ -237,17 +254,18 @@ func (s *store) firstCursor(ctx context.Context, db dialect.DB, filter dialect.F
 	if err := db.QueryRowContext(ctx, s.sql.now).Scan(&now); err != nil {
 		return dialect.Cursor{}, err
 	}
-	c := dialect.Cursor{Until: now - filter.DoneBefore.Microseconds() + 1}
-	if filter.DoneWithin > 0 {
-		c.From = now - filter.DoneWithin.Microseconds() + 1
-		c.DoneAt = c.From
-	}
-	return c, nil
+	return dialect.FirstCursor(filter, now, time.Duration.Microseconds), nil
 }
 
 // Purge implements [dialect.Operator].
 func (s *store) Purge(ctx context.Context, db dialect.DB, olderThan time.Duration, limit int) (int, error) {
 	return s.purge(ctx, db, s.sql.purgeNeeded, s.sql.purgeDone, olderThan, limit)
+}
+
+// Purgeable implements [dialect.Operator].
+func (s *store) Purgeable(ctx context.Context, db dialect.DB, olderThan time.Duration, limit int) (n int, err error) {
+	err = db.QueryRowContext(ctx, s.sql.purgeable, olderThan.Microseconds(), limit).Scan(&n)
+	return n, err
 }
 
 // purge deletes in batches, each a transaction of its own, so that producers get

@@ -19,6 +19,10 @@ package sqlite
 // and stops the clock for the length of one statement.
 const now = `(CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)`
 
+// once is now as a subquery, which a statement over many rows asks once instead of for
+// each of them.
+const once = `(SELECT ` + now + `)`
+
 // content are the columns that ready, parked and done share.
 const content = `lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload`
 
@@ -137,11 +141,13 @@ UPDATE {parked} SET state = 'dead', available_at = NULL,
 WHERE pos IN (SELECT value FROM json_each(?1))`
 
 // parkedColumns are what a parked row is read by: the content with its age, then
-// what only parked rows have.
+// what only parked rows have. A driver's time goes by the column, so that small ones
+// are one: four times the replays, 2 if the key is blocked, 1 if there is no payload.
 const parkedColumns = `
-  p.lane, ifnull(p.seq, 0), p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.headers,
-  p.created_at, ifnull(p.revision, 0), p.replay, max(0, ` + now + ` - p.created_at), p.payload IS NULL, p.payload,
-  p.pos, p.attempts`
+  ifnull(p.seq, 0), p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.headers,
+  p.created_at, ifnull(p.revision, 0), max(0, ` + once + ` - p.created_at),
+  4 * p.replay + (p.payload IS NULL), p.payload,
+  p.lane, p.pos, p.attempts`
 
 // dueHeadsSQL reads parked_due in its order.
 const dueHeadsSQL = `
@@ -163,19 +169,23 @@ ORDER BY p.seq
 LIMIT ?4`
 
 // readySQL reads one range of ready_lane, and parked_blocked for each row with a
-// key. The payload of a blocked row stays where it is.
+// key, if it has an entry of the lane at all. The payload of a blocked row stays
+// where it is.
 const readySQL = `
 SELECT
-  r.lane, r.seq, r.id, r.topic, r.key, r.key_hash, r.type, r.content_type, r.headers,
-  r.created_at, ifnull(r.revision, 0), r.replay, max(0, ` + now + ` - r.ready_at), r.payload IS NULL,
-  CASE WHEN EXISTS (SELECT 1 FROM {parked} AS p
-                    WHERE p.lane = r.lane AND p.key_hash = r.key_hash AND p.blocking = 1) THEN NULL ELSE r.payload END,
-  EXISTS (SELECT 1 FROM {parked} AS p
-          WHERE p.lane = r.lane AND p.key_hash = r.key_hash AND p.blocking = 1)
+  r.seq, r.id, r.topic, r.key, r.key_hash, r.type, r.content_type, r.headers,
+  r.created_at, ifnull(r.revision, 0), max(0, ` + once + ` - r.ready_at),
+  4 * r.replay + 2 * ` + blocked + ` + (r.payload IS NULL),
+  CASE WHEN ` + blocked + ` THEN NULL ELSE r.payload END
 FROM {ready} AS r
 WHERE r.lane = ?1 AND r.seq > ?2
 ORDER BY r.seq
 LIMIT ?3`
+
+// blocked tells whether the key of the ready row r is blocked.
+const blocked = `(EXISTS (SELECT 1 FROM {parked} AS p WHERE p.lane = ?1 AND p.blocking = 1)
+    AND EXISTS (SELECT 1 FROM {parked} AS p
+                WHERE p.lane = ?1 AND p.key_hash = r.key_hash AND p.blocking = 1))`
 
 // settleSQL is the fence of a settlement.
 const settleSQL = `
@@ -200,6 +210,26 @@ SELECT ` + content + `, 1, 'published'
 FROM {ready}
 WHERE +lane = ?1 AND seq IN (SELECT value FROM json_each(?2))
 ORDER BY seq`
+
+// The statements of a settlement of all the messages in a range of a lane, where the
+// transaction, as the file's writer, keeps others from coming between: messagesSQL finds
+// out whether it is one. They read and write one range of ready_lane.
+
+// messagesSQL are the ids of a range, one behind the other, and behind them the places, with
+// commas between, at most ?4 of both.
+const messagesSQL = `
+SELECT CAST(group_concat(id, '') || group_concat(seq) AS BLOB) FROM (
+  SELECT id, seq FROM {ready} WHERE lane = ?1 AND seq BETWEEN ?2 AND ?3 ORDER BY seq LIMIT ?4) AS m`
+
+const archiveRangeSQL = `
+INSERT INTO {done} (` + content + `, attempts, outcome)
+SELECT ` + content + `, 1, 'published'
+FROM {ready}
+WHERE lane = ?1 AND seq BETWEEN ?2 AND ?3
+ORDER BY seq`
+
+const deleteRangeSQL = `
+DELETE FROM {ready} WHERE lane = ?1 AND seq BETWEEN ?2 AND ?3`
 
 const archiveParkedSQL = `
 INSERT INTO {done} (` + content + `, attempts, outcome, reason)
@@ -370,19 +400,22 @@ ORDER BY seq, pos`
 const nowSQL = `SELECT ` + now
 
 // selectDoneOfIDsSQL and selectDoneSQL name done rows that a filter matches, oldest
-// first: the one by done_id and a sort, the other by done_at. Of an id that was
-// done several times only the newest row counts (done_id), or one call would
-// replay it once a row.
+// first, and tell whether their messages wait: the one by done_id and a sort, the other
+// by done_at. Of an id that was done several times only the newest row counts (done_id),
+// or one call would replay it once a row; and none that was done again since the replay
+// began.
 const selectDoneOfIDsSQL = `
-SELECT done_at, pos FROM {done} AS d
+SELECT done_at, pos, ` + doneWaits + ` FROM {done} AS d
 WHERE (+done_at, +pos) > (?1, ?2) AND +done_at < ?3 AND ` + newestDone
 
 const selectDoneSQL = `
-SELECT done_at, pos FROM {done} AS d
+SELECT done_at, pos, ` + doneWaits + ` FROM {done} AS d
 WHERE (done_at, pos) > (?1, ?2) AND done_at < ?3 AND ` + newestDone
 
+const doneWaits = `EXISTS (SELECT 1 FROM {ready} AS r WHERE r.id = d.id) OR EXISTS (SELECT 1 FROM {parked} AS p WHERE p.id = d.id)`
+
 const newestDone = `NOT EXISTS (
-  SELECT 1 FROM {done} AS n WHERE n.id = d.id AND (+n.done_at, +n.pos) > (d.done_at, d.pos) AND +n.done_at < ?3)`
+  SELECT 1 FROM {done} AS n WHERE n.id = d.id AND (+n.done_at, +n.pos) > (d.done_at, d.pos) AND (+n.done_at < ?3 OR +n.done_at >= ?4))`
 
 const selectDoneOrderSQL = `
 ORDER BY done_at, pos LIMIT ?`
@@ -395,6 +428,7 @@ SELECT lane, id, topic, key, key_hash, type, content_type, headers, created_at, 
   1 + (SELECT max(o.replay) FROM {done} AS o WHERE o.id = d.id), payload
 FROM {done} AS d
 WHERE pos IN (SELECT value FROM json_each(?1))
+  AND NOT EXISTS (SELECT 1 FROM {parked} AS p WHERE p.id = d.id)
 ORDER BY done_at, pos
 ON CONFLICT (id) DO NOTHING`
 
@@ -405,6 +439,9 @@ SELECT EXISTS (SELECT 1 FROM {done} WHERE done_at <= ` + now + ` - ?1)`
 const purgeDoneSQL = `
 DELETE FROM {done} WHERE pos IN (
   SELECT pos FROM {done} WHERE done_at <= ` + now + ` - ?1 ORDER BY done_at, pos LIMIT ?2)`
+
+const purgeableSQL = `
+SELECT count(*) FROM (SELECT 1 FROM {done} WHERE done_at <= ` + now + ` - ?1 LIMIT ?2)`
 
 const claimPurgeNeededSQL = `
 SELECT EXISTS (SELECT 1 FROM {meta} WHERE purge_at <= ` + now + `)`
@@ -428,3 +465,65 @@ const purgeInboxSQL = `
 DELETE FROM {inbox} WHERE (consumer, message_id) IN (
   SELECT consumer, message_id FROM {inbox} WHERE recorded_at <= ` + now + ` - ?1
   ORDER BY recorded_at LIMIT ?2)`
+
+// Revisions. All find their row by the primary key.
+
+// takeSQL raises the last revision of a key by the number of its messages, ?3, unless
+// ?4 is given and is not the next one: then it changes no row.
+const takeSQL = `
+INSERT INTO {revision} (key_hash, key, revision)
+SELECT ?1, ?2, ?3
+WHERE ?4 IN (0, 1) OR EXISTS (SELECT 1 FROM {revision} WHERE key_hash = ?1 AND key = ?2)
+ON CONFLICT (key_hash, key) DO UPDATE SET revision = revision + excluded.revision
+WHERE ?4 IN (0, revision + 1)`
+
+// giveBackSQL is takeSQL undone.
+const giveBackSQL = `
+UPDATE {revision} SET revision = revision - ?3 WHERE key_hash = ?1 AND key = ?2`
+
+const lastRevisionSQL = `
+SELECT revision FROM {revision} WHERE key_hash = ?1 AND key = ?2`
+
+// revisedValuesSQL is a row of insertReadySQL behind takeSQL: the revision is that many
+// below the last one of the key.
+const revisedValuesSQL = `(?, ?, ?, ?, ?, ?, ?, ?, (SELECT revision FROM {revision} WHERE key_hash = ? AND key = ?) - ?, ?, ?)`
+
+// advanceSQL changes no row when the revision, ?4, is not the next one.
+const advanceSQL = `
+INSERT INTO {progress} (consumer, key_hash, key, revision)
+SELECT ?1, ?2, ?3, ?4
+WHERE ?4 = 1 OR EXISTS (SELECT 1 FROM {progress} WHERE consumer = ?1 AND key_hash = ?2 AND key = ?3)
+ON CONFLICT (consumer, key_hash, key) DO UPDATE SET revision = excluded.revision
+WHERE revision = excluded.revision - 1`
+
+const progressSQL = `
+SELECT revision FROM {progress} WHERE consumer = ?1 AND key_hash = ?2 AND key = ?3`
+
+const setProgressSQL = `
+INSERT INTO {progress} (consumer, key_hash, key, revision) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (consumer, key_hash, key) DO UPDATE SET revision = excluded.revision`
+
+// The audit, and what people look at.
+
+const writeAuditSQL = `
+INSERT INTO {audit} (id, ended, who, action, selection, why, changed, failure) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)`
+
+// auditSQL goes backwards along the rowid; the second row is one entry of audit_id.
+const auditSQL = `
+SELECT b.pos, b.id, b.who, b.action, b.selection, b.why, b.written_at, e.written_at, ifnull(e.changed, 0), ifnull(e.failure, '')
+FROM {audit} AS b LEFT JOIN {audit} AS e ON e.id = b.id AND e.ended = 1
+WHERE b.pos < ?1 AND b.ended = 0
+ORDER BY b.pos DESC LIMIT ?2`
+
+const viewLanesSQL = `
+SELECT lane, owner, epoch, lease_until - ` + once + `, CASE WHEN served_at > 0 THEN ` + once + ` - served_at END
+FROM {lane} ORDER BY lane`
+
+// viewDoneSQL goes backwards along done_at.
+const viewDoneSQL = `
+SELECT pos, ` + once + ` - done_at, done_at - created_at, outcome = 'published' AND replay = 0
+FROM {done} ORDER BY done_at DESC, pos DESC LIMIT ?1`
+
+// viewReasonsSQL goes backwards along the rowid.
+const viewReasonsSQL = `
+SELECT state, topic, ifnull(reason, '') FROM {parked} ORDER BY pos DESC LIMIT ?1`

@@ -15,19 +15,30 @@ import (
 //go:embed schema/*.sql
 var files embed.FS
 
-// objects are the tables and indexes of the newest schema, as placeholders.
-var objects = []string{
-	"{ready}", "{name:ready_lane}", "{name:ready_id}",
-	"{parked}", "{name:parked_due}", "{name:parked_blocked}", "{name:parked_key}", "{name:parked_id}", "{name:parked_scheduled_id}",
-	"{done}", "{name:done_at}", "{name:done_id}",
-	"{lane}",
-	"{inbox}", "{name:inbox_recorded_at}",
-	"{meta}",
+// versions are the schema's files, in order, with the tables and indexes that each
+// makes, as placeholders.
+var versions = []struct {
+	name, file string
+	objects    []string
+}{
+	{"the outbox", "schema/001_outbox.sql", []string{
+		"{ready}", "{name:ready_lane}", "{name:ready_id}",
+		"{parked}", "{name:parked_due}", "{name:parked_blocked}", "{name:parked_key}", "{name:parked_id}", "{name:parked_scheduled_id}",
+		"{done}", "{name:done_at}", "{name:done_id}",
+		"{lane}",
+		"{inbox}", "{name:inbox_recorded_at}",
+		"{meta}",
+	}},
+	{"revisions", "schema/002_revisions.sql", []string{"{revision}", "{progress}"}},
+	{"the audit", "schema/003_audit.sql", []string{"{audit}", "{name:audit_id}"}},
 }
 
-// versions are the schema's files, in order.
-var versions = []struct{ name, file string }{
-	{"the outbox", "schema/001_outbox.sql"},
+// objects are those of the newest schema.
+func objects() (all []string) {
+	for _, v := range versions {
+		all = append(all, v.objects...)
+	}
+	return all
 }
 
 // Steps implements [dialect.Schema]. Each text ends by writing its version.
@@ -46,7 +57,7 @@ func (s *store) Steps() []dialect.Step {
 // standing is what stands in the database of the schema.
 type standing struct {
 	version, lanes int
-	// missing are the objects that are not there.
+	// missing are the objects of the version, or of any when it is 0, that are not there.
 	missing []string
 	// none tells that no object is there.
 	none bool
@@ -54,11 +65,12 @@ type standing struct {
 
 // standing reads what stands in the database. Without a meta table the version is 0.
 func (s *store) standing(ctx context.Context, q queryer) (standing, error) {
-	all := make([]string, len(objects))
-	folded := make([]string, len(objects))
-	for i, object := range objects {
-		all[i] = dialect.Expand(object, s.tables, func(name string) string { return name })
-		folded[i] = fold(all[i])
+	var folded []string
+	bare := func(object string) string {
+		return dialect.Expand(object, s.tables, func(name string) string { return name })
+	}
+	for _, object := range objects() {
+		folded = append(folded, fold(bare(object)))
 	}
 	found, err := values[string](ctx, q, s.sql.findObjects, texts(folded))
 	if err != nil {
@@ -69,15 +81,17 @@ func (s *store) standing(ctx context.Context, q queryer) (standing, error) {
 		there[name] = true
 	}
 	st := standing{none: len(found) == 0}
-	for i, name := range all {
-		if !there[folded[i]] {
-			st.missing = append(st.missing, name)
-		}
-	}
 	if there[fold(s.tables.Prefix+"_meta")] {
 		err = query(ctx, q, func(rows *sql.Rows) (bool, error) {
 			return true, rows.Scan(&st.version, &st.lanes)
 		}, s.sql.meta)
+	}
+	for i, v := range versions {
+		for _, object := range v.objects {
+			if name := bare(object); !there[fold(name)] && (st.version == 0 || i < st.version) {
+				st.missing = append(st.missing, name)
+			}
+		}
 	}
 	return st, err
 }
@@ -101,13 +115,13 @@ func (s *store) check(st standing) error {
 		return fmt.Errorf("sqlite: the schema of %q has version %d and this library knows %d: use a newer library",
 			s.tables.Prefix, st.version, newest)
 	case st.version > 0 && st.lanes != s.tables.Lanes:
-		return fmt.Errorf("sqlite: the schema of %q was made with %d lanes and is bound with %d: bind it with %d, "+
-			"or change the number of lanes while the outbox is empty", s.tables.Prefix, st.lanes, s.tables.Lanes, st.lanes)
+		return fmt.Errorf("sqlite: the schema of %q was made with %d lanes, %d are configured: configure %d, "+
+			"or make another outbox as docs/adopting.md says", s.tables.Prefix, st.lanes, s.tables.Lanes, st.lanes)
 	case st.version == 0 && !st.none:
 		return fmt.Errorf("sqlite: some of the tables and indexes of %q exist without the schema's version in %s_meta: "+
 			"choose another prefix, or remove what a broken set-up left; missing are %s",
 			s.tables.Prefix, s.tables.Prefix, strings.Join(st.missing, ", "))
-	case st.version == newest && len(st.missing) > 0:
+	case st.version > 0 && len(st.missing) > 0:
 		return fmt.Errorf("sqlite: the schema of %q has version %d and lacks %s: restore them from a backup or from the "+
 			"text of the schema", s.tables.Prefix, st.version, strings.Join(st.missing, ", "))
 	}
@@ -173,7 +187,7 @@ func (s *store) Inspect(ctx context.Context, db dialect.DB) (dialect.Inspection,
 		return s.inspectSchema(ctx, tx, &in)
 	})
 	if err != nil {
-		return dialect.Inspection{}, err
+		return dialect.Inspection{}, hint(err)
 	}
 	if in.Version > 0 {
 		err := s.write(ctx, db, func(tx *sql.Tx) error {

@@ -24,7 +24,7 @@ func TestMigrate(t *testing.T) {
 		in, err := e.store.Inspect(e.ctx, e.db)
 		e.must(err)
 		e.equal(in.Problems, []string(nil), "problems")
-		e.equal([]int{in.Version, in.Lanes}, []int{1, lanes}, "version and lanes")
+		e.equal([]int{in.Version, in.Lanes}, []int{3, lanes}, "version and lanes")
 		if !strings.HasPrefix(in.Server, "SQLite 3.") {
 			t.Errorf("server is %q", in.Server)
 		}
@@ -45,7 +45,7 @@ func TestMigrateReturnsWhatItApplied(t *testing.T) {
 		t.Errorf("inspect of an empty database: %+v, %v", in, err)
 	}
 	applied, err := store.Migrate(t.Context(), db)
-	if err != nil || !reflect.DeepEqual(applied, []int{1}) {
+	if err != nil || !reflect.DeepEqual(applied, []int{1, 2, 3}) {
 		t.Errorf("applied %v, %v", applied, err)
 	}
 }
@@ -66,6 +66,25 @@ func TestStepsAreWhatMigrateRuns(t *testing.T) {
 	if applied, err := e.store.Migrate(e.ctx, byHand); err != nil || len(applied) > 0 {
 		t.Errorf("after the steps by hand Migrate applied %v, %v", applied, err)
 	}
+}
+
+// TestUpgrade brings version 1 with messages in it to the newest, and nothing moves.
+func TestUpgrade(t *testing.T) {
+	e := unmigrated(t, 2)
+	e.must2(e.db.ExecContext(e.ctx, e.store.Steps()[0].SQL))
+	e.insert(e.messages("a", "", "a", "b")...)
+	const all = `SELECT seq, id, key, revision FROM {ready} ORDER BY seq`
+	before := e.rows(all)
+	in, err := e.store.Inspect(e.ctx, e.db)
+	e.must(err)
+	e.equal(in.Version, 1, "version before")
+	e.equal(in.Problems, []string(nil), "problems before")
+	applied, err := e.store.Migrate(e.ctx, e.db)
+	e.must(err)
+	e.equal(applied, []int{2, 3}, "applied")
+	e.equal(e.rows(all), before, "messages")
+	made := e.rows(`SELECT name, sql FROM sqlite_schema ORDER BY name`)
+	e.equal(made, fresh(t, 2).rows(`SELECT name, sql FROM sqlite_schema ORDER BY name`), "schema")
 }
 
 func TestMigrateRaced(t *testing.T) {
@@ -99,8 +118,8 @@ func TestMigrateRaced(t *testing.T) {
 			}
 			applied += len(r.applied)
 		}
-		if applied != 1 {
-			t.Errorf("round %d: version 1 was applied %d times", round, applied)
+		if applied != 3 {
+			t.Errorf("round %d: three versions were applied %d times", round, applied)
 		}
 	}
 }
@@ -111,12 +130,14 @@ func TestMigrateRefuses(t *testing.T) {
 		damage string
 		remedy string
 	}{
-		"lanes differ":   {3, ``, "made with 2 lanes and is bound with 3: bind it with 2"},
-		"newer version":  {2, `UPDATE {meta} SET version = 2`, "use a newer library"},
+		"lanes differ":   {3, ``, "made with 2 lanes, 3 are configured: configure 2"},
+		"newer version":  {2, `UPDATE {meta} SET version = 4`, "use a newer library"},
 		"no meta":        {2, `DROP TABLE {meta}`, "choose another prefix"},
 		"no meta row":    {2, `DELETE FROM {meta}`, "choose another prefix"},
-		"only the lanes": {2, `DROP TABLE {meta}; DROP TABLE {ready}; DROP TABLE {parked}; DROP TABLE {done}; DROP TABLE {inbox}`, "choose another prefix"},
+		"only the lanes": {2, `DROP TABLE {meta}; DROP TABLE {ready}; DROP TABLE {parked}; DROP TABLE {done}; DROP TABLE {inbox}; DROP TABLE {revision}; DROP TABLE {progress}; DROP TABLE {audit}`, "choose another prefix"},
 		"no done":        {2, `DROP TABLE {done}`, "_done"},
+		"no revision":    {2, `DROP TABLE {revision}`, "version 3 and lacks " + odd + "_revision"},
+		"not all of 1":   {2, `DROP TABLE {revision}; DROP TABLE {progress}; UPDATE {meta} SET version = 1; DROP TABLE {done}`, "version 1 and lacks " + odd + "_done"},
 		"no index":       {2, `DROP INDEX {name:parked_blocked}`, "_parked_blocked: restore"},
 	}
 	for name, test := range tests {
@@ -189,6 +210,14 @@ func TestInspectFindsProblems(t *testing.T) {
 	journal.exec(`PRAGMA journal_mode = DELETE`)
 	name := journal.path + "?_busy_timeout=1000"
 	inspect(journal.store, openDSN(t, name), "journal_mode is delete")
+}
+
+func TestInspectWithoutFolder(t *testing.T) {
+	e := fresh(t, 4)
+	_, err := e.store.Inspect(e.ctx, openDSN(t, filepath.Join(t.TempDir(), "no", "such.db")))
+	if err == nil || !strings.Contains(err.Error(), "check that the file's folder exists") || sqlite.New().Classify(err) != dialect.Transient {
+		t.Errorf("got %v", err)
+	}
 }
 
 // TestPlainSQL is what a producer in another language does.

@@ -58,6 +58,12 @@ type Dialect struct{}
 
 var _ dialect.Dialect = Dialect{}
 
+// defaultLanes are as many as a relay has workers. One transaction writes at a time,
+// so more would not help, and they cost: the rows of a table lie by seq, so that the
+// batch of one lane of many changes pages that are mostly other lanes'. A drain with 16
+// lanes is two to three times slower (docs/decisions/0010-lanes-of-sqlite.md).
+const defaultLanes = 4
+
 // New returns the SQLite dialect.
 func New() Dialect { return Dialect{} }
 
@@ -68,7 +74,7 @@ func (Dialect) Name() string { return "sqlite" }
 // SQLite's clock has; it is the clock of the machine, shared by all processes that
 // can open the file.
 func (Dialect) Capabilities() dialect.Capabilities {
-	return dialect.Capabilities{TimeStep: time.Millisecond}
+	return dialect.Capabilities{TimeStep: time.Millisecond, Lanes: defaultLanes}
 }
 
 // Bind implements [dialect.Dialect]. It refuses a schema other than main: a schema

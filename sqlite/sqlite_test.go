@@ -20,7 +20,7 @@ func TestDialect(t *testing.T) {
 	if got := d.Name(); got != "sqlite" {
 		t.Errorf("name is %q", got)
 	}
-	if got, want := d.Capabilities(), (dialect.Capabilities{TimeStep: time.Millisecond}); got != want {
+	if got, want := d.Capabilities(), (dialect.Capabilities{TimeStep: time.Millisecond, Lanes: 4}); got != want {
 		t.Errorf("capabilities are %+v, want %+v", got, want)
 	}
 }
@@ -49,7 +49,7 @@ func TestSchemaMainIsTheDefault(t *testing.T) {
 	if _, err := store.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
-	if in, err := bind(t, dialect.Tables{Prefix: "outbox", Lanes: 2}).Inspect(t.Context(), db); err != nil || in.Version != 1 || len(in.Problems) > 0 {
+	if in, err := bind(t, dialect.Tables{Prefix: "outbox", Lanes: 2}).Inspect(t.Context(), db); err != nil || in.Version != 3 || len(in.Problems) > 0 {
 		t.Errorf("inspect: %+v, %v", in, err)
 	}
 }
@@ -152,7 +152,7 @@ func TestOpenMemory(t *testing.T) {
 	for range 8 {
 		go func() {
 			in, err := store.Inspect(t.Context(), db)
-			if err == nil && (in.Version != 1 || len(in.Problems) > 0) {
+			if err == nil && (in.Version != 3 || len(in.Problems) > 0) {
 				err = fmt.Errorf("%+v", in)
 			}
 			done <- err

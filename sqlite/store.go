@@ -19,6 +19,8 @@ type store struct {
 	sql    statements
 	// writing is held by the one write transaction of this store that runs.
 	writing chan struct{}
+	// settlements wait for it together.
+	settlements settlements
 }
 
 // statements are the rendered statements, named as in queries.go.
@@ -33,14 +35,20 @@ type statements struct {
 	dueHeads, dueHeld, ready                                      string
 	settle, takenReady, takenParked                               string
 	archiveReady, archiveParked, deleteReady, deleteParked        string
+	messages, archiveRange, deleteRange                           string
 	parkFailed, failParked, hold, demote, promote                 string
 
 	stats, parked, lanesOfIDs, lanesOf, lockLane, selectParkedOfIDs, selectParked string
 	requeueUnplaced, requeueKeyless, requeueKeyed, discard                        string
-	now, selectDoneOfIDs, selectDone, replay, purgeNeeded, purgeDone              string
+	now, selectDoneOfIDs, selectDone, replay, purgeNeeded, purgeDone, purgeable   string
 	claimPurgeNeeded, claimPurge                                                  string
 
 	record, recorded, purgeInboxNeeded, purgeInbox string
+
+	take, giveBack, lastRevision, revisedValues string
+	advance, progress, setProgress              string
+
+	writeAudit, audit, viewLanes, viewDone, viewReasons string
 }
 
 func newStore(tables dialect.Tables) *store {
@@ -74,6 +82,9 @@ func newStore(tables dialect.Tables) *store {
 			dueHeld:          render(dueHeldSQL),
 			ready:            render(readySQL),
 			settle:           render(settleSQL),
+			messages:         render(messagesSQL),
+			archiveRange:     render(archiveRangeSQL),
+			deleteRange:      render(deleteRangeSQL),
 			archiveReady:     render(archiveReadySQL),
 			archiveParked:    render(archiveParkedSQL),
 			takenReady:       render(takenReadySQL),
@@ -102,6 +113,7 @@ func newStore(tables dialect.Tables) *store {
 			selectDone:        render(selectDoneSQL),
 			replay:            render(replaySQL),
 			purgeNeeded:       render(purgeNeededSQL),
+			purgeable:         render(purgeableSQL),
 			purgeDone:         render(purgeDoneSQL),
 			claimPurgeNeeded:  render(claimPurgeNeededSQL),
 			claimPurge:        render(claimPurgeSQL),
@@ -110,6 +122,20 @@ func newStore(tables dialect.Tables) *store {
 			recorded:         render(recordedSQL),
 			purgeInboxNeeded: render(purgeInboxNeededSQL),
 			purgeInbox:       render(purgeInboxSQL),
+
+			take:          render(takeSQL),
+			giveBack:      render(giveBackSQL),
+			lastRevision:  render(lastRevisionSQL),
+			revisedValues: render(revisedValuesSQL),
+			advance:       render(advanceSQL),
+			progress:      render(progressSQL),
+			setProgress:   render(setProgressSQL),
+
+			writeAudit:  render(writeAuditSQL),
+			audit:       render(auditSQL),
+			viewLanes:   render(viewLanesSQL),
+			viewDone:    render(viewDoneSQL),
+			viewReasons: render(viewReasonsSQL),
 		},
 	}
 }
@@ -138,6 +164,11 @@ func (s *store) write(ctx context.Context, db dialect.DB, f func(tx *sql.Tx) err
 		return err
 	}
 	defer s.unlock()
+	return s.transaction(ctx, db, f)
+}
+
+// transaction is write with the writer's place held.
+func (s *store) transaction(ctx context.Context, db dialect.DB, f func(tx *sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -271,10 +302,10 @@ func (s *store) Insert(ctx context.Context, tx dialect.Tx, messages []dialect.Me
 			ready = appendContent(ready, m)
 		}
 	}
-	if err := insert(ctx, tx, s.sql.insertReady, readyValuesSQL, ready); err != nil {
+	if err := insert(ctx, tx, s.sql.insertReady, readyValuesSQL, columns(readyValuesSQL), ready); err != nil {
 		return err
 	}
-	return insert(ctx, tx, s.sql.insertScheduled, scheduledValuesSQL, scheduled)
+	return insert(ctx, tx, s.sql.insertScheduled, scheduledValuesSQL, columns(scheduledValuesSQL), scheduled)
 }
 
 // appendContent appends the content columns of a message in the order of the
@@ -284,19 +315,25 @@ func appendContent(args []any, m *dialect.Message) []any {
 	if m.Revision != 0 {
 		revision = sql.Null[int64]{V: m.Revision, Valid: true}
 	}
-	// A nil slice in an any would be an empty blob to the driver.
-	var payload any
-	if m.Payload != nil {
-		payload = m.Payload
-	}
 	return append(args, m.Lane, m.ID[:], m.Topic, m.Key, m.KeyHash, m.Type, m.ContentType, m.Headers,
-		revision, m.Replay, payload)
+		revision, m.Replay, payloadOf(m))
 }
 
+// payloadOf is a payload as an argument: a nil slice in an any would be an empty blob
+// to the driver.
+func payloadOf(m *dialect.Message) any {
+	if m.Payload == nil {
+		return nil
+	}
+	return m.Payload
+}
+
+// columns is how many arguments a row takes that names no table.
+func columns(row string) int { return strings.Count(row, "?") }
+
 // insert runs statement for the rows in args, many rows at a time.
-func insert(ctx context.Context, tx dialect.Tx, statement, row string, args []any) error {
+func insert(ctx context.Context, tx dialect.Tx, statement, row string, columns int, args []any) error {
 	const most = 100 // rows a statement; more are not faster, see BenchmarkInsert
-	columns := strings.Count(row, "?")
 	for len(args) > 0 {
 		n := min(len(args)/columns, most)
 		text := statement + strings.Repeat(row+", ", n-1) + row

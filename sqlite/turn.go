@@ -1,40 +1,37 @@
 package sqlite
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/outbox-suite/outbox/dialect"
 )
 
-// errLost undoes a transaction whose lease is lost. It does not leave the package.
-var errLost = errors.New("sqlite: the lease is lost")
-
 // fenced runs f in a transaction that begins with the fence, a write to the lane
-// row that matches no row when the lease is lost.
-func (s *store) fenced(ctx context.Context, db dialect.DB, f func(tx *sql.Tx) error, fence string, args ...any) (ok bool, err error) {
-	err = s.write(ctx, db, func(tx *sql.Tx) error {
-		n, err := affected(tx.ExecContext(ctx, fence, args...))
-		if err != nil {
+// row that matches no row when the lease is lost. Then nothing else happens in it.
+func (s *store) fenced(ctx context.Context, db dialect.DB, lease dialect.Lease, f func(tx *sql.Tx) error) (ok bool, err error) {
+	err = s.write(ctx, db, func(tx *sql.Tx) (err error) {
+		if ok, err = fence(ctx, tx, s.sql.fence, lease); err != nil || !ok {
 			return err
-		}
-		if n == 0 {
-			return errLost
 		}
 		return f(tx)
 	})
-	if errors.Is(err, errLost) {
-		return false, nil
-	}
-	return err == nil, err
+	return ok && err == nil, err
+}
+
+// fence writes to the lane row, and tells whether the lease is held.
+func fence(ctx context.Context, tx *sql.Tx, statement string, lease dialect.Lease, more ...any) (held bool, err error) {
+	n, err := affected(tx.ExecContext(ctx, statement, append([]any{lease.Lane, lease.Owner, lease.Epoch}, more...)...))
+	return n > 0, err
 }
 
 // Surface implements [dialect.Turn]. It begins with a read and takes the writer's
@@ -45,7 +42,7 @@ func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease,
 	if err != nil || !owned || !due {
 		return 0, owned && err == nil, err
 	}
-	ok, err = s.fenced(ctx, db, func(tx *sql.Tx) error {
+	ok, err = s.fenced(ctx, db, lease, func(tx *sql.Tx) error {
 		var fresh, twins []int64
 		err := query(ctx, tx, func(rows *sql.Rows) (bool, error) {
 			var pos int64
@@ -76,7 +73,7 @@ func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease,
 		}
 		_, err = tx.ExecContext(ctx, s.sql.deleteParked, lease.Lane, list(fresh))
 		return err
-	}, s.sql.fence, lease.Lane, lease.Owner, lease.Epoch)
+	})
 	if err != nil || !ok {
 		return 0, false, err
 	}
@@ -106,15 +103,14 @@ func (b *budget) spend(row *dialect.Row) {
 }
 
 // readRows reads rows until the budget is spent.
-func readRows(ctx context.Context, q queryer, b *budget, scan func(*sql.Rows) (dialect.Row, error), statement string, args ...any) ([]dialect.Row, error) {
+func readRows(ctx context.Context, q queryer, b *budget, into *scanner, statement string, args ...any) ([]dialect.Row, error) {
 	var all []dialect.Row
 	err := query(ctx, q, func(rows *sql.Rows) (bool, error) {
-		row, err := scan(rows)
-		if err != nil {
+		if err := into.scan(rows); err != nil {
 			return false, err
 		}
-		b.spend(&row)
-		all = append(all, row)
+		b.spend(&into.row)
+		all = append(all, into.row)
 		return b.left(), nil
 	}, statement, args...)
 	if err != nil {
@@ -130,7 +126,7 @@ func (s *store) Due(ctx context.Context, db dialect.DB, lane int, limit dialect.
 	var due []dialect.Row
 	err := s.read(ctx, db, func(tx *sql.Tx) error {
 		b := newBudget(limit)
-		heads, err := readRows(ctx, tx, b, scanParked, s.sql.dueHeads, lane, b.rows)
+		heads, err := readRows(ctx, tx, b, parkedScanner(), s.sql.dueHeads, lane, b.rows)
 		if err != nil {
 			return err
 		}
@@ -148,7 +144,7 @@ func (s *store) Due(ctx context.Context, db dialect.DB, lane int, limit dialect.
 			if !b.left() {
 				continue
 			}
-			held, err := readRows(ctx, tx, b, scanParked, s.sql.dueHeld, lane, head.KeyHash, head.Seq, share)
+			held, err := readRows(ctx, tx, b, parkedScanner(), s.sql.dueHeld, lane, head.KeyHash, head.Seq, share)
 			if err != nil {
 				return err
 			}
@@ -188,38 +184,49 @@ func runsOf(heads []dialect.Row) (runs [][]dialect.Row, keys int) {
 
 // Ready implements [dialect.Turn].
 func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64, limit dialect.Limit) ([]dialect.Row, error) {
-	return readRows(ctx, db, newBudget(limit), scanReady, s.sql.ready, lane, after, limit.Rows)
+	into := newScanner()
+	into.row.Lane = lane
+	return readRows(ctx, db, newBudget(limit), into, s.sql.ready, lane, after, limit.Rows)
 }
 
-func scanReady(rows *sql.Rows) (dialect.Row, error) {
-	var r dialect.Row
-	err := scanRow(rows, &r, &r.Blocked)
-	if r.Blocked {
-		r.Payload = nil // it was not read
+// scanner reads the columns that ready and parked rows are read by into one row,
+// again and again. More columns are read into what is appended to into.
+type scanner struct {
+	row                 dialect.Row
+	created, age, flags int64
+	into                []any
+}
+
+func newScanner() *scanner {
+	s := &scanner{}
+	r := &s.row
+	s.into = []any{
+		&r.Seq, (*id)(&r.ID), &r.Topic, &r.Key, &r.KeyHash, &r.Type, &r.ContentType, &r.Headers,
+		&s.created, &r.Revision, &s.age, &s.flags, &r.Payload,
 	}
-	return r, err
+	return s
 }
 
-func scanParked(rows *sql.Rows) (dialect.Row, error) {
-	var r dialect.Row
-	err := scanRow(rows, &r, &r.Pos, &r.Attempts)
-	return r, err
+// parkedScanner reads parkedColumns.
+func parkedScanner() *scanner {
+	s := newScanner()
+	s.into = append(s.into, &s.row.Lane, &s.row.Pos, &s.row.Attempts)
+	return s
 }
 
-// scanRow reads the columns that ready and parked rows are read by, and more.
-func scanRow(rows *sql.Rows, r *dialect.Row, more ...any) error {
-	var created, age int64
-	var null bool
-	err := rows.Scan(append([]any{
-		&r.Lane, &r.Seq, (*id)(&r.ID), &r.Topic, &r.Key, &r.KeyHash, &r.Type, &r.ContentType, &r.Headers,
-		&created, &r.Revision, &r.Replay, &age, &null, &r.Payload,
-	}, more...)...)
-	if err != nil {
+func (s *scanner) scan(rows *sql.Rows) error {
+	r := &s.row
+	if err := rows.Scan(s.into...); err != nil {
 		return err
 	}
-	r.CreatedAt = time.UnixMicro(created).UTC()
-	r.Age = micros(age)
-	if r.Payload == nil && !null {
+	r.CreatedAt = time.UnixMicro(s.created).UTC()
+	r.Age = micros(s.age)
+	r.Replay = int(s.flags >> 2)
+	r.Blocked = s.flags&2 != 0
+	switch {
+	case r.Blocked:
+		r.Payload = nil // it was not read
+	case r.Payload == nil && s.flags&1 == 0:
 		r.Payload = []byte{} // the driver reads an empty blob as nil
 	}
 	return nil
@@ -273,15 +280,42 @@ func failures(all []dialect.Failure, taken places) (string, error) {
 	return string(text), err
 }
 
-// Settle implements [dialect.Turn].
-func (s *store) Settle(ctx context.Context, db dialect.DB, lease dialect.Lease, ttl time.Duration, outcome dialect.Settlement) (bool, error) {
-	return s.fenced(ctx, db, func(tx *sql.Tx) error {
-		return s.move(ctx, tx, lease.Lane, outcome)
-	}, s.sql.settle, lease.Lane, lease.Owner, lease.Epoch, ttl.Microseconds())
+// moveRange does a settlement that publishes all the messages of a range of a lane, which
+// is what most do. It returns false, having changed nothing, when this is none.
+func (s *store) moveRange(ctx context.Context, tx *sql.Tx, lane int, outcome dialect.Settlement) (bool, error) {
+	o := &outcome
+	if len(o.Published) == 0 || len(o.PublishedParked)+len(o.Hold)+len(o.Failed)+len(o.FailedParked) > 0 {
+		return false, nil
+	}
+	rows := slices.SortedFunc(slices.Values(o.Published), func(a, b dialect.Ref) int { return cmp.Compare(a.Place, b.Place) })
+	first, last := rows[0].Place, rows[len(rows)-1].Place
+	found, err := values[[]byte](ctx, tx, s.sql.messages, lane, first, last, len(rows)+1)
+	if err != nil || !bytes.Equal(found[0], append(ids(rows), strings.Trim(places(nil).but(rows), "[]")...)) {
+		return false, err
+	}
+	if o.Archive {
+		if _, err := tx.ExecContext(ctx, s.sql.archiveRange, lane, first, last); err != nil {
+			return false, err
+		}
+	}
+	_, err = tx.ExecContext(ctx, s.sql.deleteRange, lane, first, last)
+	return true, err
+}
+
+// ids are the ids of rows, one behind the other.
+func ids(rows []dialect.Ref) []byte {
+	all := make([]byte, 0, len(rows)*len(id{}))
+	for i := range rows {
+		all = append(all, rows[i].ID[:]...)
+	}
+	return all
 }
 
 // move does what a settlement says, in one lane.
 func (s *store) move(ctx context.Context, tx *sql.Tx, lane int, outcome dialect.Settlement) error {
+	if done, err := s.moveRange(ctx, tx, lane, outcome); done || err != nil {
+		return err
+	}
 	// What is published, failed or held is all no longer ready.
 	left := append(slices.Concat(outcome.Published, outcome.Hold), refs(outcome.Failed)...)
 	ready, err := taken(ctx, tx, s.sql.takenReady, left)
@@ -350,11 +384,7 @@ func taken(ctx context.Context, tx *sql.Tx, statement string, rows []dialect.Ref
 	if len(rows) == 0 {
 		return nil, nil
 	}
-	ids := make([]byte, 0, len(rows)*len(id{}))
-	for i := range rows {
-		ids = append(ids, rows[i].ID[:]...)
-	}
-	found, err := values[int64](ctx, tx, statement, places(nil).but(rows), ids)
+	found, err := values[int64](ctx, tx, statement, places(nil).but(rows), ids(rows))
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}

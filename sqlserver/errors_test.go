@@ -211,9 +211,13 @@ func TestServerErrors(t *testing.T) {
 		f.is("deadlock", sqlserver.New().Classify(errors.Join(err, <-done)), dialect.Conflict)
 		f.ok(update(f.begin(), 1))
 		f.is("lock timeout", sqlserver.New().Classify(update(f.begin(), 1)), dialect.Conflict)
+		// The time is for the statement, not for connecting.
+		conn, err := f.db.Conn(t.Context())
+		f.ok(err)
+		defer func() { _ = conn.Close() }()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
-		_, err = f.db.ExecContext(ctx, `WAITFOR DELAY '00:01:00'`)
+		_, err = conn.ExecContext(ctx, `WAITFOR DELAY '00:01:00'`)
 		f.is("deadline", sqlserver.New().Classify(err), dialect.OutcomeUnknown)
 	})
 }

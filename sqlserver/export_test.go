@@ -37,7 +37,7 @@ func Statements(s dialect.Store) func(yield func(name, text string) bool) {
 	}
 	parked, done := store.parkedFilter(all), store.doneFilter(all)
 	// How many parameters stand before the filter's.
-	own := map[string]int{"parked": 2, "chooseRequeue": 2, "chooseDiscard": 2, "chooseReplay": 4}
+	own := map[string]int{"parked": 2, "chooseRequeue": 2, "chooseDiscard": 2, "chooseReplay": 5}
 	v := reflect.ValueOf(store.sql)
 	return func(yield func(name, text string) bool) {
 		for i := range v.NumField() {

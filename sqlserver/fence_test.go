@@ -25,7 +25,7 @@ func (f *fixture) blocked(n int64) {
 // await waits until is returns true, for less than a wait for a lock takes.
 func (f *fixture) await(what string, is func() bool) {
 	f.Helper()
-	for deadline := time.Now().Add(8 * time.Second); !is(); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !is(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			f.Fatalf("there are not %s", what)
 		}

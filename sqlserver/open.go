@@ -8,6 +8,8 @@ import (
 
 	mssql "github.com/microsoft/go-mssqldb"
 	"github.com/microsoft/go-mssqldb/msdsn"
+
+	"github.com/outbox-suite/outbox/internal/redact"
 )
 
 // sessionSQL is what Open's sessions are set to, before each use of a connection. What
@@ -49,7 +51,7 @@ var errDSN = errors.New("dsn cannot be parsed: write it as sqlserver://user:pass
 // another case are the same to the driver, and twice the same an error.
 func parse(dsn string) (msdsn.Config, error) {
 	config, err := msdsn.Parse(dsn)
-	if err != nil {
+	if err != nil || redact.Torn(dsn) {
 		return config, errDSN
 	}
 	if config.Host == "" {

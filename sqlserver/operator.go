@@ -172,53 +172,73 @@ func (s *store) Replay(ctx context.Context, db dialect.DB, filter dialect.Filter
 	if f.empty() {
 		return 0, nil, nil
 	}
-	var last dialect.Cursor
-	var more bool
 	_, err = inTx(ctx, db, func(tx *sql.Tx) (bool, error) {
-		if cursor == nil {
-			var now int64
-			if _, err := query1(ctx, tx, []any{&now}, s.sql.clock); err != nil {
-				return false, err
-			}
-			last.Until = now - micros(filter.DoneBefore) + 1
-			if filter.DoneWithin > 0 {
-				last.From = now - micros(filter.DoneWithin) + 1
-			}
-			last.DoneAt = last.From
-		} else {
-			last = *cursor
-		}
-		type doneRow struct {
-			doneAt, pos int64
-			id          [16]byte
-			ready       bool
-		}
-		rows, err := query(ctx, tx, func(r *doneRow) []any { return []any{&r.doneAt, &r.pos, idColumn{&r.id}, &r.ready} },
-			s.sql.chooseReplay.with(&f, 4), f.after(last.DoneAt, last.Pos, last.Until, int64(limit))...)
-		if err != nil {
+		var list []doneEntry
+		list, next, err = s.chooseReplay(ctx, tx, filter, cursor, limit)
+		if err != nil || len(list) == 0 {
 			return false, err
 		}
-		more = len(rows) == limit
-		var list []doneEntry
-		for _, r := range rows {
-			last.DoneAt, last.Pos = r.doneAt, r.pos
-			if !r.ready {
-				list = append(list, doneEntry{len(list), r.doneAt, r.pos})
-			}
-		}
 		replayed = len(list)
-		if replayed == 0 {
-			return false, nil
-		}
 		return true, exec(ctx, tx, s.sql.replay, asJSON(list))
 	})
-	switch {
-	case err != nil:
+	if err != nil {
 		return 0, nil, err
-	case !more:
-		return replayed, nil, nil
 	}
-	return replayed, &last, nil
+	return replayed, next, nil
+}
+
+// Replayable chooses as Replay does.
+func (s *store) Replayable(ctx context.Context, db dialect.DB, filter dialect.Filter, cursor *dialect.Cursor, limit int) (replayable int, next *dialect.Cursor, err error) {
+	f := s.doneFilter(filter)
+	if f.empty() {
+		return 0, nil, nil
+	}
+	err = read(ctx, db, func(tx *sql.Tx) error {
+		var list []doneEntry
+		list, next, err = s.chooseReplay(ctx, tx, filter, cursor, limit)
+		replayable = len(list)
+		return err
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	return replayable, next, nil
+}
+
+// chooseReplay looks at up to limit done rows behind the cursor and returns those whose
+// messages do not wait, and the next cursor.
+func (s *store) chooseReplay(ctx context.Context, tx *sql.Tx, filter dialect.Filter, cursor *dialect.Cursor, limit int) (list []doneEntry, next *dialect.Cursor, err error) {
+	var at dialect.Cursor
+	if cursor != nil {
+		at = *cursor
+	} else {
+		var now int64
+		if _, err := query1(ctx, tx, []any{&now}, s.sql.clock); err != nil {
+			return nil, nil, err
+		}
+		at = dialect.FirstCursor(filter, now, micros)
+	}
+	f := s.doneFilter(filter)
+	type chosen struct {
+		doneAt, pos int64
+		id          [16]byte
+		waits       bool
+	}
+	rows, err := query(ctx, tx, func(r *chosen) []any { return []any{&r.doneAt, &r.pos, idColumn{&r.id}, &r.waits} },
+		s.sql.chooseReplay.with(&f, 5), f.after(at.DoneAt, at.Pos, at.Until, int64(limit), at.Begun)...)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, r := range rows {
+		at.DoneAt, at.Pos = r.doneAt, r.pos
+		if !r.waits {
+			list = append(list, doneEntry{len(list), r.doneAt, r.pos})
+		}
+	}
+	if len(rows) < limit {
+		return list, nil, nil
+	}
+	return list, &at, nil
 }
 
 // purgeRows is the most rows that one statement of a purge deletes. Each takes a lock
@@ -259,6 +279,15 @@ func purge(ctx context.Context, db dialect.DB, limit int, some func(tx *sql.Tx, 
 		return 0, err
 	}
 	return total, nil
+}
+
+// Purgeable counts in one statement.
+func (s *store) Purgeable(ctx context.Context, db dialect.DB, olderThan time.Duration, limit int) (n int, err error) {
+	err = read(ctx, db, func(tx *sql.Tx) error {
+		_, err := query1(ctx, tx, []any{&n}, s.sql.purgeable, -micros(olderThan), int64(limit))
+		return err
+	})
+	return n, err
 }
 
 // ClaimPurge marks the time of the purge under the lock of meta's row.

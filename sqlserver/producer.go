@@ -29,7 +29,7 @@ func (s *store) Insert(ctx context.Context, tx dialect.Tx, messages []dialect.Me
 		if m.Delay > 0 {
 			b = &delayed
 		}
-		if len(b.rows) == mostRows || len(b.rows) > 0 && b.bytes+size > mostBytes {
+		if b.full(size) {
 			if err := b.send(ctx, tx); err != nil {
 				return err
 			}
@@ -64,6 +64,11 @@ type row struct {
 	Revision    *int64  `json:"revision"`
 	Replay      int     `json:"replay"`
 	Delay       int64   `json:"delay"`
+}
+
+// full tells that a message of that size needs another statement.
+func (b *batch) full(size int) bool {
+	return len(b.rows) == mostRows || len(b.rows) > 0 && b.bytes+size > mostBytes
 }
 
 func (b *batch) add(m *dialect.Message, size int) {

@@ -534,16 +534,18 @@ SELECT ` + micros1970(now)
 
 var chooseReplaySQL = `
 -- One range of done's primary key, or its index on id. Of an id that was done several
--- times only the newest row, or one call would replay it once a row.
+-- times only the newest row, or one call would replay it once a row; and none that was
+-- done again since the replay began.
 SELECT TOP (@p4) ` + micros1970(`d.done_at`) + `, d.pos, d.id,
-    CASE WHEN (SELECT TOP (1) r.seq FROM {ready} AS r ` + seek("id") + ` WHERE r.id = d.id) IS NULL THEN 0 ELSE 1 END
+    CASE WHEN (SELECT TOP (1) r.seq FROM {ready} AS r ` + seek("id") + ` WHERE r.id = d.id) IS NULL
+      AND (SELECT TOP (1) p.pos FROM {parked} AS p ` + seek("parked_id") + ` WHERE p.id = d.id) IS NULL THEN 0 ELSE 1 END
 FROM {done} AS d
 WHERE d.done_at >= ` + since(`@p1`) + `
   AND (d.done_at > ` + since(`@p1`) + ` OR d.pos > @p2)
   AND d.done_at < ` + since(`@p3`) + `{filter}
   AND NOT EXISTS (
     SELECT 1 FROM {done} AS n ` + seek("done_id") + `
-    WHERE n.id = d.id AND n.done_at < ` + since(`@p3`) + `
+    WHERE n.id = d.id AND (n.done_at < ` + since(`@p3`) + ` OR n.done_at >= ` + since(`@p5`) + `)
       AND (n.done_at > d.done_at OR (n.done_at = d.done_at AND n.pos > d.pos)))
 ORDER BY d.done_at, d.pos`
 
@@ -576,6 +578,12 @@ DELETE d
 FROM ` + doneList + ` AS n
 ` + doneOf
 
+var purgeableSQL = `
+-- From the old end of done's primary key.
+SELECT COUNT(*) FROM (
+    SELECT TOP (@p2) d.pos FROM {done} AS d WITH (FORCESEEK, INDEX (1))
+    WHERE d.done_at <= ` + after(now, `@p1`) + `) AS c`
+
 var purgeDueSQL = `
 -- Whoever waited for the row finds it changed.
 SELECT m.one FROM {meta} AS m ` + lockOne + `
@@ -584,6 +592,52 @@ WHERE m.one = 1 AND m.purge_at <= ` + after(now, `@p1`)
 const claimPurgeSQL = `
 -- Under the lock of purgeDue.
 UPDATE {meta} SET purge_at = ` + now + ` WHERE one = 1`
+
+// Revisions. The rows are found by the primary key. An exact number is read under the
+// row's lock, and what is written behind it is written to the same row.
+
+const beginRevisionSQL = `
+-- Makes the row of a key. That another transaction has made it since is an error of this
+-- statement alone: see record.
+SET XACT_ABORT OFF;
+INSERT INTO {revision} (key_hash, [key], revision)
+SELECT @p1, @p2, 0
+WHERE NOT EXISTS (SELECT 1 FROM {revision} AS k ` + seekPK + ` WHERE k.key_hash = @p1 AND k.[key] = @p2)`
+
+const raiseRevisionSQL = `
+-- Waits for another producer of the key.
+UPDATE {revision} SET revision = revision + @p3 WHERE key_hash = @p1 AND [key] = @p2`
+
+const lastRevisionSQL = `
+-- As raiseRevision, and keeps the lock.
+SELECT k.revision FROM {revision} AS k ` + lockOne + ` WHERE k.key_hash = @p1 AND k.[key] = @p2`
+
+var reviseSQL = `
+-- As insert, behind raiseRevision: the list's revision is how many messages of the key
+-- come after this one.
+INSERT INTO {ready} (lane, id, topic, [key], key_hash, type, content_type, payload, headers, revision, replay)
+SELECT ` + strings.Replace(messageColumns, `m.revision`, `
+    (SELECT k.revision FROM {revision} AS k `+seekPK+`
+     WHERE k.key_hash = m.key_hash AND k.[key] = CAST(`+hexBytes(`m.message_key`)+` AS varbinary(512))) - m.revision`, 1) + `
+FROM ` + messageList + ` AS m
+ORDER BY m.nth`
+
+const beginProgressSQL = `
+-- As beginRevision.
+SET XACT_ABORT OFF;
+INSERT INTO {progress} (consumer, key_hash, [key], revision)
+SELECT @p1, @p2, @p3, 0
+WHERE NOT EXISTS (SELECT 1 FROM {progress} AS k ` + seekPK + ` WHERE k.consumer = @p1 AND k.key_hash = @p2 AND k.[key] = @p3)`
+
+const lastProgressSQL = `
+-- Waits for another transaction of the consumer and the key.
+SELECT k.revision FROM {progress} AS k ` + lockOne + ` WHERE k.consumer = @p1 AND k.key_hash = @p2 AND k.[key] = @p3`
+
+const setProgressSQL = `
+UPDATE {progress} SET revision = @p4 WHERE consumer = @p1 AND key_hash = @p2 AND [key] = @p3`
+
+const progressSQL = `
+SELECT k.revision FROM {progress} AS k ` + seekPK + ` WHERE k.consumer = @p1 AND k.key_hash = @p2 AND k.[key] = @p3`
 
 const recordSQL = `
 -- Waits for another transaction that has inserted the same, by the primary key, and
@@ -612,6 +666,45 @@ FROM OPENJSON(@p1) WITH (consumer varchar(64) '$.c', message varchar(64) '$.m') 
 INNER LOOP JOIN {inbox} AS i ` + seekPK + `
    ON i.consumer_hash = CONVERT(binary(32), n.consumer, 2) AND i.message_hash = CONVERT(binary(32), n.message, 2)`
 
+// The audit, and what people look at.
+
+const writeAuditSQL = `
+INSERT INTO {audit} (id, ended, who, action, selection, why, changed, failure)
+VALUES (@p1, @p2, @p3, @p4, @p5, @p6, @p7, @p8)`
+
+var auditSQL = `
+-- Backwards along audit's primary key; the second row is one entry of audit_id.
+SELECT TOP (@p2) b.pos, b.id, b.who, b.action, b.selection, b.why, ` + micros1970(`b.written_at`) + `,
+    ` + micros1970(`e.written_at`) + `, COALESCE(e.changed, 0), COALESCE(e.failure, 0x)
+FROM {audit} AS b ` + seekPK + `
+OUTER APPLY (
+    SELECT a.written_at, a.changed, a.failure FROM {audit} AS a ` + seek("audit_id") + `
+    WHERE a.id = b.id AND a.ended = 1) AS e
+WHERE b.pos < @p1 AND b.ended = 0
+ORDER BY b.pos DESC`
+
+var viewLanesSQL = `
+-- Waits for who is changing a lane.
+SELECT l.lane, l.owner, l.epoch, DATEDIFF_BIG(microsecond, ` + now + `, l.lease_until),
+    CASE WHEN l.served_at > ` + epoch + ` THEN ` + age(`l.served_at`) + ` END
+FROM {lane} AS l
+ORDER BY l.lane`
+
+var viewDoneSQL = `
+-- Backwards along done's primary key, past locked rows.
+SELECT TOP (@p1) d.pos, ` + age(`d.done_at`) + `, DATEDIFF_BIG(microsecond, d.created_at, d.done_at),
+    CASE WHEN d.outcome = 'published' AND d.replay = 0 THEN 1 ELSE 0 END
+FROM {done} AS d ` + probePK + `
+WHERE d.done_at > ` + epoch + `
+ORDER BY d.done_at DESC, d.pos DESC`
+
+const viewReasonsSQL = `
+-- Backwards along parked's primary key, past locked rows.
+SELECT TOP (@p1) p.state, p.topic, COALESCE(p.reason, 0x)
+FROM {parked} AS p ` + probePK + `
+WHERE p.pos > 0
+ORDER BY p.pos DESC`
+
 const migrateLockSQL = `
 -- One migration at a time in this database. The lock ends with the transaction, so that
 -- it needs no session of its own. Below 0 is no lock.
@@ -621,7 +714,8 @@ SELECT @result`
 
 const tablesSQL = `
 -- Which of the tables there are: OBJECT_ID finds a name as statements do.
-SELECT OBJECT_ID(@p1, N'U'), OBJECT_ID(@p2, N'U'), OBJECT_ID(@p3, N'U'), OBJECT_ID(@p4, N'U'), OBJECT_ID(@p5, N'U'), OBJECT_ID(@p6, N'U')`
+SELECT OBJECT_ID(@p1, N'U'), OBJECT_ID(@p2, N'U'), OBJECT_ID(@p3, N'U'), OBJECT_ID(@p4, N'U'), OBJECT_ID(@p5, N'U'), OBJECT_ID(@p6, N'U'),
+    OBJECT_ID(@p7, N'U'), OBJECT_ID(@p8, N'U'), OBJECT_ID(@p9, N'U')`
 
 const indexesSQL = `
 -- The indexes of a table, and what keeps them from taking row locks.
@@ -671,8 +765,12 @@ type statements struct {
 	requeueWaiting, requeueUnplaced                    string
 	requeueKeyless, requeueKeyed, discard              string
 	clock, replay, choosePurge, purge                  string
-	purgeDue, claimPurge                               string
+	purgeDue, claimPurge, purgeable                    string
 	record, recorded, choosePurgeInbox, purgeInbox     string
+	beginRevision, raiseRevision, lastRevision, revise string
+	beginProgress, lastProgress, setProgress, progress string
+	writeAudit, audit                                  string
+	viewLanes, viewDone, viewReasons                   string
 	migrateLock, tables, indexes, identity             string
 	schemaExists, createSchema, meta, server, lanes    string
 	parked, requeueLanes, discardLanes                 filtered
@@ -700,8 +798,12 @@ func render(t dialect.Tables) statements {
 		requeueWaiting: x(requeueWaitingSQL), requeueUnplaced: x(requeueUnplacedSQL),
 		requeueKeyless: x(requeueKeylessSQL), requeueKeyed: x(requeueKeyedSQL), discard: x(discardSQL),
 		clock: x(clockSQL), replay: x(replaySQL), choosePurge: x(choosePurgeSQL), purge: x(purgeSQL),
-		purgeDue: x(purgeDueSQL), claimPurge: x(claimPurgeSQL),
+		purgeDue: x(purgeDueSQL), claimPurge: x(claimPurgeSQL), purgeable: x(purgeableSQL),
 		record: x(recordSQL), recorded: x(recordedSQL), choosePurgeInbox: x(choosePurgeInboxSQL), purgeInbox: x(purgeInboxSQL),
+		beginRevision: x(beginRevisionSQL), raiseRevision: x(raiseRevisionSQL), lastRevision: x(lastRevisionSQL), revise: x(reviseSQL),
+		beginProgress: x(beginProgressSQL), lastProgress: x(lastProgressSQL), setProgress: x(setProgressSQL), progress: x(progressSQL),
+		writeAudit: x(writeAuditSQL), audit: x(auditSQL),
+		viewLanes: x(viewLanesSQL), viewDone: x(viewDoneSQL), viewReasons: x(viewReasonsSQL),
 		migrateLock: migrateLockSQL, tables: tablesSQL, indexes: indexesSQL, identity: identitySQL,
 		schemaExists: schemaExistsSQL, createSchema: x(createSchemaSQL), meta: x(metaSQL), server: serverSQL, lanes: x(lanesSQL),
 		parked: f(parkedSQL), requeueLanes: f(requeueLanesSQL), discardLanes: f(discardLanesSQL),

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"embed"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,6 +18,8 @@ var files embed.FS
 // versions are the schema's files, the version being the place plus one.
 var versions = []struct{ name, file string }{
 	{"the outbox", "schema/001_outbox.sql"},
+	{"revisions", "schema/002_revisions.sql"},
+	{"the audit", "schema/003_audit.sql"},
 }
 
 // text is the text of a version's file.
@@ -105,11 +108,11 @@ func (s *store) migrate(ctx context.Context, tx *sql.Tx, version int) (bool, err
 // check returns the version found, 0 for none, and refuses a schema that this store
 // cannot work with.
 func (s *store) check(ctx context.Context, tx *sql.Tx) (int, error) {
-	missing, err := s.missing(ctx, tx)
+	missing, err := s.missing(ctx, tx, 1)
 	switch {
 	case err != nil:
 		return 0, err
-	case len(missing) == len(tableNames):
+	case len(missing) == len(tableNames[0]):
 		return 0, nil
 	case len(missing) > 0:
 		return 0, fmt.Errorf("schema is incomplete: %s missing: restore what is missing, or move the other tables of this prefix away and migrate again",
@@ -125,14 +128,27 @@ func (s *store) check(ctx context.Context, tx *sql.Tx) (int, error) {
 	case version > len(versions):
 		return 0, fmt.Errorf("schema has version %d, this library knows %d: update the library", version, len(versions))
 	case lanes != s.tables.Lanes:
-		return 0, fmt.Errorf("schema was made with %d lanes, %d are configured: configure %d, or empty the outbox and change its lanes",
+		return 0, fmt.Errorf("schema was made with %d lanes, %d are configured: configure %d, or make another outbox as docs/adopting.md says",
 			lanes, s.tables.Lanes, lanes)
 	}
-	return version, nil
+	missing, err = s.missing(ctx, tx, version)
+	if err == nil && len(missing) > 0 {
+		err = fmt.Errorf("schema of version %d is incomplete: %s missing: restore what is missing", version, strings.Join(missing, ", "))
+	}
+	return version, err
 }
 
-// tableNames are the placeholders of the tables.
-var tableNames = []string{"{ready}", "{parked}", "{done}", "{lane}", "{inbox}", "{meta}"}
+// tableNames are the placeholders of the tables that each version brings.
+var tableNames = [][]string{
+	{"{ready}", "{parked}", "{done}", "{lane}", "{inbox}", "{meta}"},
+	{"{revision}", "{progress}"},
+	{"{audit}"},
+}
+
+// tablesOf are the tables of a version.
+func tablesOf(version int) []string {
+	return slices.Concat(tableNames[:min(max(version, 1), len(tableNames))]...)
+}
 
 // indexNames are the placeholders of the indexes that statements force, by table.
 var indexNames = map[string][]string{
@@ -142,6 +158,10 @@ var indexNames = map[string][]string{
 	"{lane}":   {"{name:lane_pk}"},
 	"{inbox}":  {"{name:inbox_pk}", "{name:inbox_recorded_at}"},
 	"{meta}":   {"{name:meta_pk}"},
+
+	"{revision}": {"{name:revision_pk}"},
+	"{progress}": {"{name:progress_pk}"},
+	"{audit}":    {"{name:audit_pk}", "{name:audit_id}"},
 }
 
 // bare is the unquoted, unqualified name of a placeholder.
@@ -150,16 +170,16 @@ func (s *store) bare(placeholder string) string {
 		func(name string) string { return name })
 }
 
-// missing returns the tables that are not there, quoted.
-func (s *store) missing(ctx context.Context, tx *sql.Tx) ([]string, error) {
-	var ids [6]sql.Null[int64]
+// missing returns the tables of the schema's version that are not there, quoted.
+func (s *store) missing(ctx context.Context, tx *sql.Tx, version int) ([]string, error) {
+	var ids [9]sql.Null[int64]
 	into, names := make([]any, len(ids)), make([]any, len(ids))
-	for i, placeholder := range tableNames {
+	for i, placeholder := range tablesOf(len(tableNames)) {
 		into[i], names[i] = &ids[i], s.name(placeholder)
 	}
 	_, err := query1(ctx, tx, into, s.sql.tables, names...)
 	var missing []string
-	for i, placeholder := range tableNames {
+	for i, placeholder := range tablesOf(version) {
 		if !ids[i].Valid {
 			missing = append(missing, s.name(placeholder))
 		}
@@ -229,8 +249,8 @@ func (s *store) Inspect(ctx context.Context, db dialect.DB) (found dialect.Inspe
 			return err
 		}
 		found.Server, found.Problems = v.name(), v.problems()
-		missing, err := s.missing(ctx, tx)
-		if err != nil || len(missing) == len(tableNames) {
+		missing, err := s.missing(ctx, tx, 1)
+		if err != nil || len(missing) == len(tableNames[0]) {
 			return err
 		}
 		return s.inspectTables(ctx, tx, missing, &found)
@@ -248,13 +268,6 @@ func (s *store) inspectTables(ctx context.Context, tx *sql.Tx, missing []string,
 		absent[name] = true
 		problem("table %s is missing: restore it, or migrate into an empty schema", name)
 	}
-	for _, placeholder := range tableNames {
-		if name := s.name(placeholder); !absent[name] {
-			if err := s.inspectIndexes(ctx, tx, placeholder, problem); err != nil {
-				return err
-			}
-		}
-	}
 	if !absent[s.name("{meta}")] {
 		described, err := query1(ctx, tx, []any{&found.Version, &found.Lanes}, s.sql.meta)
 		if err != nil {
@@ -262,6 +275,23 @@ func (s *store) inspectTables(ctx context.Context, tx *sql.Tx, missing []string,
 		}
 		if !described {
 			problem("table %s is empty: insert its row with the schema's version and number of lanes", s.name("{meta}"))
+		}
+	}
+	all, err := s.missing(ctx, tx, found.Version)
+	if err != nil {
+		return err
+	}
+	for _, name := range all {
+		if !absent[name] {
+			absent[name] = true
+			problem("table %s is missing: restore it", name)
+		}
+	}
+	for _, placeholder := range tablesOf(found.Version) {
+		if name := s.name(placeholder); !absent[name] {
+			if err := s.inspectIndexes(ctx, tx, placeholder, problem); err != nil {
+				return err
+			}
 		}
 	}
 	// The schema's own number of lanes, whatever the caller believes: that these

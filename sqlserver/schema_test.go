@@ -40,7 +40,7 @@ func TestMigrateRaced(t *testing.T) {
 			for _, err := range errs {
 				f.ok(err)
 			}
-			f.is(fmt.Sprint("versions applied in round ", round), slices.Concat(applied...), []int{1})
+			f.is(fmt.Sprint("versions applied in round ", round), slices.Sorted(slices.Values(slices.Concat(applied...))), []int{1, 2, 3})
 			f.is("lanes", f.count(`SELECT COUNT(*) FROM {lane}`), lanes)
 		}
 	})
@@ -62,7 +62,7 @@ func TestMigrateInterrupted(t *testing.T) {
 		f.ok(tx.Rollback())
 		applied, err := f.store.Migrate(t.Context(), f.db)
 		f.ok(err)
-		f.is("applied", applied, []int{1})
+		f.is("applied", applied, []int{1, 2, 3})
 		f.everything()
 	})
 }

@@ -2,7 +2,7 @@
 --
 -- A message is in exactly one of three tables: ready (may go), parked (must wait, or
 -- needs a person) and done (went, or was discarded). The database exists before this
--- file runs. Who needs which right is in grants.sql beside it.
+-- file runs. Who needs which right is what `outbox schema --grants` prints.
 --
 -- Text is kept in binary columns, as the bytes of its UTF-8: no character set, no
 -- collation and no padding changes or compares it. (The mysql client shows such

@@ -14,6 +14,8 @@ GRANT INSERT ON {ready} TO outbox_producer;
 GRANT INSERT ON {parked} TO outbox_producer;
 GRANT SELECT ON {meta} TO outbox_producer;
 GRANT SELECT ON {lane} TO outbox_producer;
+-- Only with revisions.
+GRANT SELECT, INSERT, UPDATE ON {revision} TO outbox_producer;
 
 -- relay: claims, publishes, settles, surfaces what is due, and purges done.
 GRANT SELECT, UPDATE (purge_at) ON {meta} TO outbox_relay;
@@ -22,12 +24,16 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON {parked} TO outbox_relay;
 GRANT SELECT, INSERT, DELETE ON {done} TO outbox_relay;
 GRANT SELECT, UPDATE ON {lane} TO outbox_relay;
 
--- operator: status, parked, requeue, discard, replay, purge.
+-- operator: status, parked, requeue, discard, replay, purge, audit, ui.
 GRANT SELECT ON {meta} TO outbox_operator;
 GRANT SELECT, INSERT ON {ready} TO outbox_operator;
 GRANT SELECT, UPDATE, DELETE ON {parked} TO outbox_operator;
 GRANT SELECT, INSERT, DELETE ON {done} TO outbox_operator;
 GRANT SELECT, UPDATE (owner) ON {lane} TO outbox_operator;
+-- What was written is not changed.
+GRANT SELECT, INSERT ON {audit} TO outbox_operator;
 
 -- consumer: the inbox, and its purge.
 GRANT SELECT, INSERT, DELETE ON {inbox} TO outbox_consumer;
+-- Only with revisions.
+GRANT SELECT, INSERT, UPDATE ON {progress} TO outbox_consumer;

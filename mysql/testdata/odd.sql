@@ -3,7 +3,7 @@
 --
 -- A message is in exactly one of three tables: ready (may go), parked (must wait, or
 -- needs a person) and done (went, or was discarded). The database exists before this
--- file runs. Who needs which right is in grants.sql beside it.
+-- file runs. Who needs which right is what `outbox schema --grants` prints.
 --
 -- Text is kept in binary columns, as the bytes of its UTF-8: no character set, no
 -- collation and no padding changes or compares it. (The mysql client shows such
@@ -177,6 +177,70 @@ UPDATE `Odd "x"`.`order_meta` SET version = 1 WHERE one = 1 AND version = 0;
 -- For a session with autocommit=0.
 COMMIT;
 
+-- step 2: revisions --
+-- The outbox, version 2: revisions, which count the messages of every key.
+--
+-- Both tables stay empty unless an outbox or an inbox uses revisions. A key is its
+-- hash and its exact bytes. Who needs which right is what `outbox schema --grants` prints: run that
+-- again. An interruption is completed by running this file again.
+
+-- revision: the last revision of a key. A producer's transaction updates the row, and
+-- so producers of one key take turns.
+CREATE TABLE IF NOT EXISTS `Odd "x"`.`order_revision` (
+    key_hash BIGINT         NOT NULL,
+    `key`    VARBINARY(512) NOT NULL,
+    revision BIGINT         NOT NULL,
+    PRIMARY KEY (key_hash, `key`),
+    CONSTRAINT `order_revision_counts` CHECK (revision >= 0)
+) ENGINE = InnoDB;
+
+-- progress: the last revision of a key that a consumer has handled.
+CREATE TABLE IF NOT EXISTS `Odd "x"`.`order_progress` (
+    consumer VARBINARY(512) NOT NULL,
+    key_hash BIGINT         NOT NULL,
+    `key`    VARBINARY(512) NOT NULL,
+    revision BIGINT         NOT NULL,
+    PRIMARY KEY (consumer, key_hash, `key`),
+    CONSTRAINT `order_progress_counts` CHECK (revision >= 0)
+) ENGINE = InnoDB;
+
+UPDATE `Odd "x"`.`order_meta` SET version = 2 WHERE one = 1 AND version = 1;
+
+-- For a session with autocommit=0.
+COMMIT;
+
+-- step 3: the audit --
+-- The outbox, version 3: the audit, which keeps what operators did.
+--
+-- Nothing here changes or deletes a row: what is older than you must keep, delete. Who
+-- needs which right is what `outbox schema --grants` prints: run that again. An interruption is
+-- completed by running this file again.
+
+-- audit: an action has two rows with one id, that it begins and how it ended.
+CREATE TABLE IF NOT EXISTS `Odd "x"`.`order_audit` (
+    pos        BIGINT          NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    written_at DATETIME(6)     NOT NULL DEFAULT (UTC_TIMESTAMP(6)),
+    id         BINARY(16)      NOT NULL,
+    -- 1: the second row.
+    ended      TINYINT         NOT NULL,
+    who        VARBINARY(255)  NOT NULL,
+    action     VARBINARY(32)   NOT NULL,
+    -- Which messages were meant.
+    selection  VARBINARY(2000) NOT NULL,
+    -- The reason that was given.
+    why        VARBINARY(1000) NOT NULL,
+    -- How many messages were changed, and what ended the action early; of the second row.
+    changed    BIGINT,
+    failure    VARBINARY(2000),
+    UNIQUE KEY `order_audit_id` (id, ended),
+    CONSTRAINT `order_audit_ends` CHECK ((ended = 0 AND changed IS NULL) OR (ended = 1 AND changed IS NOT NULL))
+) ENGINE = InnoDB;
+
+UPDATE `Odd "x"`.`order_meta` SET version = 3 WHERE one = 1 AND version = 2;
+
+-- For a session with autocommit=0.
+COMMIT;
+
 -- poll --
 -- When there are more ready rows than were looked at: also reads of each lane one
 -- entry of ready's primary key, the newest, because rows deleted but not yet purged
@@ -296,24 +360,32 @@ DELETE p FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PAT
 STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.place AND p.id = UNHEX(n.id)
 WHERE p.lane = ?
 
--- chooseAmong --
--- By ready's primary key, in the order of the list.
-SELECT r.seq,
+-- sizeReady --
+-- How many rows there are in a range of ready's primary key, up to a limit, which is the
+-- last, how large they are, and whether the lane has a blocked key at all.
+SELECT COUNT(*), COALESCE(MAX(m.seq), 0), COALESCE(SUM(m.size), 0),
     (SELECT 1 FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_blocked`)
-     WHERE p.blocking = 1 AND p.lane = r.lane AND p.key_hash = r.key_hash LIMIT 1) IS NOT NULL,
-    LENGTH(r.headers), COALESCE(LENGTH(r.payload), 0)
-FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n
-STRAIGHT_JOIN `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.pos
-ORDER BY n.nth
+     WHERE p.blocking = 1 AND p.lane = ? LIMIT 1) IS NOT NULL
+FROM (
+    SELECT r.seq, LENGTH(r.headers) + COALESCE(LENGTH(r.payload), 0) AS size
+    FROM `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY)
+    WHERE r.lane = ? AND r.seq BETWEEN ? AND ?
+    ORDER BY r.seq
+    LIMIT ?
+) AS m
 
 -- chooseReady --
 -- One range of ready's primary key.
 SELECT r.seq,
-    (SELECT 1 FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_blocked`)
-     WHERE p.blocking = 1 AND p.lane = r.lane AND p.key_hash = r.key_hash LIMIT 1) IS NOT NULL,
+    CASE WHEN (SELECT 1 FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_blocked`)
+               WHERE p.blocking = 1 AND p.lane = ? LIMIT 1) IS NULL
+    THEN 0
+    ELSE (SELECT 1 FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_blocked`)
+          WHERE p.blocking = 1 AND p.lane = r.lane AND p.key_hash = r.key_hash LIMIT 1) IS NOT NULL
+    END,
     LENGTH(r.headers), COALESCE(LENGTH(r.payload), 0)
 FROM `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY)
-WHERE r.lane = ? AND r.seq > ?
+WHERE r.lane = ? AND r.seq BETWEEN ? AND ?
 ORDER BY r.seq
 LIMIT ?
 
@@ -326,6 +398,16 @@ SELECT r.seq, 0, 0, r.lane, r.id, r.topic, r.`key`, r.key_hash, r.type, r.conten
 FROM JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', blocked INT PATH '$[1]')) AS n
 STRAIGHT_JOIN `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq
 ORDER BY n.seq
+
+-- readyRange --
+-- One range of ready's primary key, none of whose rows is blocked.
+SELECT r.seq, 0, 0, r.lane, r.id, r.topic, r.`key`, r.key_hash, r.type, r.content_type,
+    r.payload, r.headers,
+    TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', r.created_at), COALESCE(r.revision, 0), r.replay,
+    TIMESTAMPDIFF(MICROSECOND, r.ready_at, UTC_TIMESTAMP(6)), 0
+FROM `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY)
+WHERE r.lane = ? AND r.seq BETWEEN ? AND ?
+ORDER BY r.seq
 
 -- dueHeads --
 -- Along parked_due_at.
@@ -360,10 +442,14 @@ STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.p
 ORDER BY n.nth
 
 -- settle --
--- Behind the fence.
+-- The fence of a settle, which renews the lease. The time is that from before a wait for
+-- the lock, which is what the lease's owner counts from. A renewal that began later and
+-- had the lock first stays; what is further ahead is from before the clock was set back.
 UPDATE `Odd "x"`.`order_lane`
-SET lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND, served_at = UTC_TIMESTAMP(6)
-WHERE lane = ?
+SET lease_until = IF(lease_until BETWEEN UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND AND UTC_TIMESTAMP(6) + INTERVAL 2 * ? MICROSECOND,
+        lease_until, UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND),
+    served_at = UTC_TIMESTAMP(6)
+WHERE lane = ? AND owner = ? AND epoch = ?
 
 -- keysOfReady --
 SELECT DISTINCT r.key_hash
@@ -528,27 +614,35 @@ WHERE p.lane = ?
 ORDER BY n.nth
 
 -- replay --
--- By done_pos. Inserts as a producer does, and locks no lane. The count is above
--- that of all done rows of the id, so that a second replay differs from the first.
+-- By done's primary key. Inserts as a producer does, and locks no lane. The count is
+-- above that of all done rows of the id, so that a second replay differs from the first.
 INSERT INTO `Odd "x"`.`order` (lane, id, topic, `key`, key_hash, type, content_type, payload, headers, created_at, revision, replay)
 SELECT d.lane, d.id, d.topic, d.`key`, d.key_hash, d.type, d.content_type, d.payload, d.headers, d.created_at, d.revision,
     1 + (SELECT MAX(o.replay) FROM `Odd "x"`.`order_done` AS o FORCE INDEX (`order_done_id`) WHERE o.id = d.id)
-FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n
-STRAIGHT_JOIN `Odd "x"`.`order_done` AS d FORCE INDEX (`order_done_pos`) ON d.pos = n.pos
+FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, done_at BIGINT PATH '$[0]', pos BIGINT PATH '$[1]')) AS n
+STRAIGHT_JOIN `Odd "x"`.`order_done` AS d FORCE INDEX (PRIMARY) ON d.done_at = TIMESTAMP'1970-01-01 00:00:00' + INTERVAL n.done_at MICROSECOND AND d.pos = n.pos
 ORDER BY n.nth
 
 -- choosePurge --
 -- From the old end of done's primary key.
-SELECT d.pos FROM `Odd "x"`.`order_done` AS d FORCE INDEX (PRIMARY)
+SELECT TIMESTAMPDIFF(MICROSECOND, d.done_at, TIMESTAMP'2100-01-01 00:00:00'), d.pos FROM `Odd "x"`.`order_done` AS d FORCE INDEX (PRIMARY)
 WHERE d.done_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND
 ORDER BY d.done_at, d.pos
 LIMIT ?
 FOR UPDATE SKIP LOCKED
 
 -- purge --
--- By done_pos; the rows are locked.
-DELETE d FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n
-STRAIGHT_JOIN `Odd "x"`.`order_done` AS d FORCE INDEX (`order_done_pos`) ON d.pos = n.pos
+-- By done's primary key, for a place alone may be several rows' where done was put into
+-- partitions. The rows are locked.
+DELETE d FROM JSON_TABLE(?, '$[*]' COLUMNS (before_then BIGINT PATH '$[0]', pos BIGINT PATH '$[1]')) AS n
+STRAIGHT_JOIN `Odd "x"`.`order_done` AS d FORCE INDEX (PRIMARY) ON d.done_at = TIMESTAMP'2100-01-01 00:00:00' - INTERVAL n.before_then MICROSECOND AND d.pos = n.pos
+
+-- purgeable --
+-- From the old end of done's primary key.
+SELECT COUNT(*) FROM (
+    SELECT 1 FROM `Odd "x"`.`order_done` AS d FORCE INDEX (PRIMARY)
+    WHERE d.done_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND
+    LIMIT ?) AS c
 
 -- purgeDue --
 -- Whoever waited for the row finds it changed.
@@ -582,6 +676,85 @@ FOR UPDATE SKIP LOCKED
 DELETE i FROM JSON_TABLE(?, '$[*]' COLUMNS (consumer VARCHAR(1024) PATH '$[0]', message_id VARCHAR(4096) PATH '$[1]')) AS n
 STRAIGHT_JOIN `Odd "x"`.`order_inbox` AS i FORCE INDEX (PRIMARY)
    ON i.consumer = UNHEX(n.consumer) AND i.message_id = UNHEX(n.message_id)
+
+-- nextRevision --
+-- Waits for another producer of the key. The rows are taken in the order of the list.
+INSERT INTO `Odd "x"`.`order_revision` (key_hash, `key`, revision)
+VALUES (?, ?, ?), (?, ?, ?)
+ON DUPLICATE KEY UPDATE revision = revision + VALUES(revision)
+
+-- beginRevision --
+-- Makes and locks the row of a key. Without it the next statement, where it finds no row,
+-- would lock the gap in which the row of another producer is to be.
+INSERT INTO `Odd "x"`.`order_revision` (key_hash, `key`, revision) VALUES (?, ?, 0)
+ON DUPLICATE KEY UPDATE revision = revision
+
+-- givenRevision --
+UPDATE `Odd "x"`.`order_revision` SET revision = revision + ? WHERE key_hash = ? AND `key` = ? AND revision = ? - 1
+
+-- giveBack --
+UPDATE `Odd "x"`.`order_revision` SET revision = revision - ? WHERE key_hash = ? AND `key` = ?
+
+-- lastRevision --
+-- FOR UPDATE reads what is there, whatever the transaction's snapshot.
+SELECT revision FROM `Odd "x"`.`order_revision` WHERE key_hash = ? AND `key` = ? FOR UPDATE
+
+-- revised --
+(?, ?, ?, ?, ?, ?, ?, ?, ?, (SELECT k.revision FROM `Odd "x"`.`order_revision` AS k WHERE k.key_hash = ? AND k.`key` = ?) - ?, ?)
+
+-- beginProgress --
+-- As beginRevision.
+INSERT INTO `Odd "x"`.`order_progress` (consumer, key_hash, `key`, revision) VALUES (?, ?, ?, 0)
+ON DUPLICATE KEY UPDATE revision = revision
+
+-- advance --
+-- Waits for another transaction of the consumer and the key.
+UPDATE `Odd "x"`.`order_progress` SET revision = revision + 1 WHERE consumer = ? AND key_hash = ? AND `key` = ? AND revision = ? - 1
+
+-- lastProgress --
+-- As lastRevision.
+SELECT revision FROM `Odd "x"`.`order_progress` WHERE consumer = ? AND key_hash = ? AND `key` = ? FOR UPDATE
+
+-- progress --
+SELECT revision FROM `Odd "x"`.`order_progress` WHERE consumer = ? AND key_hash = ? AND `key` = ?
+
+-- setProgress --
+INSERT INTO `Odd "x"`.`order_progress` (consumer, key_hash, `key`, revision) VALUES (?, ?, ?, ?)
+ON DUPLICATE KEY UPDATE revision = VALUES(revision)
+
+-- writeAudit --
+INSERT INTO `Odd "x"`.`order_audit` (id, ended, who, action, selection, why, changed, failure) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+
+-- audit --
+-- Backwards along audit's primary key; the second row is one entry of audit_id.
+SELECT b.pos, b.id, b.who, b.action, b.selection, b.why, TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', b.written_at),
+    TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', e.written_at), COALESCE(e.changed, 0), COALESCE(e.failure, '')
+FROM `Odd "x"`.`order_audit` AS b FORCE INDEX (PRIMARY)
+LEFT JOIN `Odd "x"`.`order_audit` AS e FORCE INDEX (`order_audit_id`) ON e.id = b.id AND e.ended = 1
+WHERE b.pos < ? AND b.ended = 0
+ORDER BY b.pos DESC
+LIMIT ?
+
+-- viewLanes --
+SELECT lane, owner, epoch, TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), lease_until),
+    CASE WHEN served_at > TIMESTAMP'1970-01-01 00:00:00' THEN TIMESTAMPDIFF(MICROSECOND, served_at, UTC_TIMESTAMP(6)) END
+FROM `Odd "x"`.`order_lane`
+ORDER BY lane
+
+-- viewDone --
+-- Backwards along done's primary key.
+SELECT pos, TIMESTAMPDIFF(MICROSECOND, done_at, UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, created_at, done_at),
+    outcome = 'published' AND replay = 0
+FROM `Odd "x"`.`order_done` FORCE INDEX (PRIMARY)
+ORDER BY done_at DESC, pos DESC
+LIMIT ?
+
+-- viewReasons --
+-- Backwards along parked's primary key.
+SELECT state, topic, COALESCE(reason, '')
+FROM `Odd "x"`.`order_parked` FORCE INDEX (PRIMARY)
+ORDER BY pos DESC
+LIMIT ?
 
 -- createSchema --
 CREATE DATABASE IF NOT EXISTS `Odd "x"`
@@ -680,16 +853,19 @@ LIMIT ?
 
 -- chooseReplay --
 -- One range of done's primary key, or its index on id. Of an id that was done several
--- times only the newest row, or one call would replay it once a row.
+-- times only the newest row, or one call would replay it once a row; and none that was
+-- done again since the replay began.
 SELECT TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', d.done_at), d.pos,
     (SELECT 1 FROM `Odd "x"`.`order` AS r FORCE INDEX (`order_id`) WHERE r.id = d.id LIMIT 1) IS NOT NULL
+ OR (SELECT 1 FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_id`) WHERE p.id = d.id LIMIT 1) IS NOT NULL
 FROM `Odd "x"`.`order_done` AS d
 WHERE d.done_at >= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND
   AND (d.done_at > TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND OR d.pos > ?)
   AND d.done_at < TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND
   AND (SELECT 1 FROM `Odd "x"`.`order_done` AS n FORCE INDEX (`order_done_id`)
     WHERE n.id = d.id AND (n.done_at > d.done_at OR n.done_at = d.done_at AND n.pos > d.pos)
-      AND n.done_at < TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND LIMIT 1) IS NULL
+      AND (n.done_at < TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND OR n.done_at >= TIMESTAMP'1970-01-01 00:00:00' + INTERVAL ? MICROSECOND)
+    LIMIT 1) IS NULL
       AND d.id IN (x'00000000000000000000000000000000')
       AND d.lane = ?
       AND d.key_hash = ?

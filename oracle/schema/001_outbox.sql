@@ -3,7 +3,7 @@
 -- A message is in exactly one of three tables: ready (may go), parked (must wait, or
 -- needs a person) and done (went, or was discarded). The schema, a user, exists before
 -- this file runs. Whoever runs it needs CREATE TABLE and CREATE SEQUENCE (for the
--- identity columns) and space. Who needs which right is in grants.sql beside it.
+-- identity columns) and space. Who needs which right is what `outbox schema --grants` prints.
 --
 -- Never executed by the project, for no server could be had there: its statements were
 -- parsed by a grammar and read against the reference.

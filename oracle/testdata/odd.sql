@@ -4,7 +4,7 @@
 -- A message is in exactly one of three tables: ready (may go), parked (must wait, or
 -- needs a person) and done (went, or was discarded). The schema, a user, exists before
 -- this file runs. Whoever runs it needs CREATE TABLE and CREATE SEQUENCE (for the
--- identity columns) and space. Who needs which right is in grants.sql beside it.
+-- identity columns) and space. Who needs which right is what `outbox schema --grants` prints.
 --
 -- Never executed by the project, for no server could be had there: its statements were
 -- parsed by a grammar and read against the reference.
@@ -207,6 +207,73 @@ CREATE TABLE "Odd x"."ORDER_INBOX" (
 CREATE INDEX "Odd x"."ORDER_INBOX_RECORDED_AT" ON "Odd x"."ORDER_INBOX" (recorded_at) INITRANS 8;
 
 UPDATE "Odd x"."ORDER_META" SET version = 1 WHERE one = 1 AND version = 0;
+
+COMMIT;
+
+-- step 2: revisions --
+-- The outbox, version 2: revisions, which count the messages of every key.
+--
+-- Both tables stay empty unless an outbox or an inbox uses revisions. A key is its
+-- hash and its exact bytes; an empty one is NULL, and the hash alone then. Hence unique
+-- keys and not primary ones, to which one NULL equals another where the rest is equal.
+-- Who needs which right is what `outbox schema --grants` prints: run that again.
+--
+-- Never executed by the project: see version 1. A second run does what is missing.
+
+-- revision: the last revision of a key. A producer's transaction updates the row, and
+-- so producers of one key take turns.
+CREATE TABLE "Odd x"."ORDER_REVISION" (
+    key_hash NUMBER(19) NOT NULL,
+    key      RAW(512),
+    revision NUMBER(19) NOT NULL,
+    CONSTRAINT "ORDER_REVISION_KEY" UNIQUE (key_hash, key) USING INDEX INITRANS 8,
+    CONSTRAINT "ORDER_REVISION_COUNTS" CHECK (revision >= 0)
+) INITRANS 8;
+
+-- progress: the last revision of a key that a consumer has handled.
+CREATE TABLE "Odd x"."ORDER_PROGRESS" (
+    consumer RAW(255)   NOT NULL,
+    key_hash NUMBER(19) NOT NULL,
+    key      RAW(512),
+    revision NUMBER(19) NOT NULL,
+    CONSTRAINT "ORDER_PROGRESS_KEY" UNIQUE (consumer, key_hash, key) USING INDEX INITRANS 8,
+    CONSTRAINT "ORDER_PROGRESS_COUNTS" CHECK (revision >= 0)
+) INITRANS 8;
+
+UPDATE "Odd x"."ORDER_META" SET version = 2 WHERE one = 1 AND version = 1;
+
+COMMIT;
+
+-- step 3: the audit --
+-- The outbox, version 3: the audit, which keeps what operators did.
+--
+-- Nothing here changes or deletes a row: what is older than you must keep, delete. Who
+-- needs which right is what `outbox schema --grants` prints: run that again.
+--
+-- Never executed by the project: see version 1. A second run does what is missing.
+
+-- audit: an action has two rows with one id, that it begins and how it ended.
+CREATE TABLE "Odd x"."ORDER_AUDIT" (
+    pos        NUMBER(19)    GENERATED ALWAYS AS IDENTITY (CACHE 20 ORDER),
+    written_at TIMESTAMP(6)  DEFAULT SYS_EXTRACT_UTC(SYSTIMESTAMP) NOT NULL,
+    id         RAW(16)       NOT NULL,
+    -- 1: the second row.
+    ended      NUMBER(1)     NOT NULL,
+    who        RAW(255)      NOT NULL,
+    action     RAW(32)       NOT NULL,
+    -- Which messages were meant.
+    selection  RAW(2000)     NOT NULL,
+    -- The reason that was given, NULL without one.
+    why        RAW(1000),
+    -- How many messages were changed, and what ended the action early; of the second row.
+    changed    NUMBER(19),
+    failure    RAW(2000),
+    CONSTRAINT "ORDER_AUDIT_PK" PRIMARY KEY (pos) USING INDEX INITRANS 8,
+    CONSTRAINT "ORDER_AUDIT_ID" UNIQUE (id, ended) USING INDEX INITRANS 8,
+    CONSTRAINT "ORDER_AUDIT_ENDS" CHECK ((ended = 0 AND changed IS NULL) OR (ended = 1 AND changed IS NOT NULL))
+) INITRANS 8;
+
+UPDATE "Odd x"."ORDER_META" SET version = 3 WHERE one = 1 AND version = 2;
 
 COMMIT;
 
@@ -469,6 +536,11 @@ FOR UPDATE WAIT 10
 -- claimPurge --
 UPDATE "Odd x"."ORDER_META" SET purge_at = SYS_EXTRACT_UTC(SYSTIMESTAMP) WHERE one = 1
 
+-- purgeable --
+SELECT COUNT(*) FROM (
+  SELECT 1 AS old FROM "Odd x"."ORDER_DONE" d WHERE d.done_at <= SYS_EXTRACT_UTC(SYSTIMESTAMP) - NUMTODSINTERVAL(:1 / 1000000, 'SECOND') AND ROWNUM <= :2
+) c
+
 -- record --
 INSERT INTO "Odd x"."ORDER_INBOX" (consumer, message_id) VALUES (:1, :2)
 
@@ -486,6 +558,83 @@ WHERE ROWNUM <= :2
 -- purgeInbox --
 DELETE FROM "Odd x"."ORDER_INBOX" WHERE consumer = :1 AND message_id = :2
 
+-- beginRevision --
+INSERT INTO "Odd x"."ORDER_REVISION" (key_hash, key, revision)
+SELECT :1, :2, 0 FROM DUAL
+WHERE NOT EXISTS (SELECT 1 FROM "Odd x"."ORDER_REVISION" k WHERE k.key_hash = :3 AND (k.key = :4 OR k.key IS NULL AND :5 IS NULL))
+
+-- raiseRevision --
+UPDATE "Odd x"."ORDER_REVISION" SET revision = revision + :1
+WHERE key_hash = :2 AND (key = :3 OR key IS NULL AND :4 IS NULL)
+
+-- lastRevision --
+SELECT k.revision FROM "Odd x"."ORDER_REVISION" k
+WHERE k.key_hash = :1 AND (k.key = :2 OR k.key IS NULL AND :3 IS NULL)
+FOR UPDATE WAIT 10
+
+-- revise --
+INSERT INTO "Odd x"."ORDER" (lane, id, topic, key, key_hash, type, content_type, revision, replay, payload_empty, headers, payload)
+VALUES (:1, :2, :3, :4, :5, :6, :7,
+    (SELECT k.revision FROM "Odd x"."ORDER_REVISION" k WHERE k.key_hash = :8 AND (k.key = :9 OR k.key IS NULL AND :10 IS NULL)) - :11,
+    :12, :13, :14, :15)
+
+-- beginProgress --
+INSERT INTO "Odd x"."ORDER_PROGRESS" (consumer, key_hash, key, revision)
+SELECT :1, :2, :3, 0 FROM DUAL
+WHERE NOT EXISTS (SELECT 1 FROM "Odd x"."ORDER_PROGRESS" k WHERE k.consumer = :4 AND k.key_hash = :5 AND (k.key = :6 OR k.key IS NULL AND :7 IS NULL))
+
+-- lastProgress --
+SELECT k.revision FROM "Odd x"."ORDER_PROGRESS" k
+WHERE k.consumer = :1 AND k.key_hash = :2 AND (k.key = :3 OR k.key IS NULL AND :4 IS NULL)
+FOR UPDATE WAIT 10
+
+-- setProgress --
+UPDATE "Odd x"."ORDER_PROGRESS" SET revision = :1
+WHERE consumer = :2 AND key_hash = :3 AND (key = :4 OR key IS NULL AND :5 IS NULL)
+
+-- progress --
+SELECT k.revision FROM "Odd x"."ORDER_PROGRESS" k
+WHERE k.consumer = :1 AND k.key_hash = :2 AND (k.key = :3 OR k.key IS NULL AND :4 IS NULL)
+
+-- writeAudit --
+INSERT INTO "Odd x"."ORDER_AUDIT" (id, ended, who, action, selection, why, changed, failure) VALUES (:1, :2, :3, :4, :5, :6, :7, :8)
+
+-- audit --
+SELECT b.pos, b.id, b.who, b.action, b.selection, b.why, b.begun, (EXTRACT(DAY FROM (e.written_at - TIMESTAMP '1970-01-01 00:00:00')) * 86400000000 + EXTRACT(HOUR FROM (e.written_at - TIMESTAMP '1970-01-01 00:00:00')) * 3600000000 + EXTRACT(MINUTE FROM (e.written_at - TIMESTAMP '1970-01-01 00:00:00')) * 60000000 + TRUNC(EXTRACT(SECOND FROM (e.written_at - TIMESTAMP '1970-01-01 00:00:00')) * 1000000)), NVL(e.changed, 0), e.failure
+FROM (
+  SELECT c.pos, c.id, c.who, c.action, c.selection, c.why, c.begun FROM (
+    SELECT /*+ INDEX_DESC(a (pos)) */ a.pos, a.id, a.who, a.action, a.selection, a.why, (EXTRACT(DAY FROM (a.written_at - TIMESTAMP '1970-01-01 00:00:00')) * 86400000000 + EXTRACT(HOUR FROM (a.written_at - TIMESTAMP '1970-01-01 00:00:00')) * 3600000000 + EXTRACT(MINUTE FROM (a.written_at - TIMESTAMP '1970-01-01 00:00:00')) * 60000000 + TRUNC(EXTRACT(SECOND FROM (a.written_at - TIMESTAMP '1970-01-01 00:00:00')) * 1000000)) AS begun
+    FROM "Odd x"."ORDER_AUDIT" a
+    WHERE a.pos < :1 AND a.ended = 0
+    ORDER BY a.pos DESC
+  ) c
+  WHERE ROWNUM <= :2
+) b LEFT JOIN "Odd x"."ORDER_AUDIT" e ON e.id = b.id AND e.ended = 1
+ORDER BY b.pos DESC
+
+-- viewLanes --
+SELECT l.lane, l.owner, l.epoch, (EXTRACT(DAY FROM (l.lease_until - SYS_EXTRACT_UTC(SYSTIMESTAMP))) * 86400000000 + EXTRACT(HOUR FROM (l.lease_until - SYS_EXTRACT_UTC(SYSTIMESTAMP))) * 3600000000 + EXTRACT(MINUTE FROM (l.lease_until - SYS_EXTRACT_UTC(SYSTIMESTAMP))) * 60000000 + TRUNC(EXTRACT(SECOND FROM (l.lease_until - SYS_EXTRACT_UTC(SYSTIMESTAMP))) * 1000000)),
+    CASE WHEN l.served_at > TIMESTAMP '1970-01-01 00:00:00' THEN (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - l.served_at)) * 86400000000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - l.served_at)) * 3600000000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - l.served_at)) * 60000000 + TRUNC(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - l.served_at)) * 1000000)) END
+FROM "Odd x"."ORDER_LANE" l
+ORDER BY l.lane
+
+-- viewDone --
+SELECT c.pos, c.ago, c.took, c.first_time FROM (
+  SELECT /*+ INDEX_DESC(d (done_at pos)) */ d.pos, (EXTRACT(DAY FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - d.done_at)) * 86400000000 + EXTRACT(HOUR FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - d.done_at)) * 3600000000 + EXTRACT(MINUTE FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - d.done_at)) * 60000000 + TRUNC(EXTRACT(SECOND FROM (SYS_EXTRACT_UTC(SYSTIMESTAMP) - d.done_at)) * 1000000)) AS ago, (EXTRACT(DAY FROM (d.done_at - d.created_at)) * 86400000000 + EXTRACT(HOUR FROM (d.done_at - d.created_at)) * 3600000000 + EXTRACT(MINUTE FROM (d.done_at - d.created_at)) * 60000000 + TRUNC(EXTRACT(SECOND FROM (d.done_at - d.created_at)) * 1000000)) AS took,
+    CASE WHEN d.outcome = 'published' AND d.replay = 0 THEN 1 ELSE 0 END AS first_time
+  FROM "Odd x"."ORDER_DONE" d
+  ORDER BY d.done_at DESC, d.pos DESC
+) c
+WHERE ROWNUM <= :1
+
+-- viewReasons --
+SELECT c.state, c.topic, c.reason FROM (
+  SELECT /*+ INDEX_DESC(p (pos)) */ p.state, p.topic, p.reason
+  FROM "Odd x"."ORDER_PARKED" p
+  ORDER BY p.pos DESC
+) c
+WHERE ROWNUM <= :1
+
 -- session --
 SELECT v.product, v.version, SYS_CONTEXT('USERENV', 'DATABASE_ROLE'), SYS_CONTEXT('USERENV', 'CURRENT_SCHEMA'),
     SYS_CONTEXT('USERENV', 'SESSION_USER'), (SELECT COUNT(*) FROM session_privs p WHERE p.privilege = 'SELECT ANY TABLE')
@@ -494,11 +643,11 @@ WHERE v.product LIKE 'Oracle%'
 
 -- tables --
 SELECT t.table_name FROM all_tables t
-WHERE t.owner = :1 AND t.table_name IN (:2, :3, :4, :5, :6, :7)
+WHERE t.owner = :1 AND t.table_name IN (:2, :3, :4, :5, :6, :7, :8, :9, :10)
 
 -- indexes --
 SELECT i.index_name, i.status FROM all_indexes i
-WHERE i.table_owner = :1 AND i.table_name IN (:2, :3, :4, :5, :6, :7)
+WHERE i.table_owner = :1 AND i.table_name IN (:2, :3, :4, :5, :6, :7, :8, :9, :10)
 
 -- meta --
 SELECT m.version, m.lanes FROM "Odd x"."ORDER_META" m
@@ -604,7 +753,8 @@ WHERE ROWNUM <= :9
 -- chooseReplay --
 SELECT c.settled, c.pos, c.taken FROM (
   SELECT (EXTRACT(DAY FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 86400000000 + EXTRACT(HOUR FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 3600000000 + EXTRACT(MINUTE FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 60000000 + TRUNC(EXTRACT(SECOND FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 1000000)) AS settled, d.pos,
-    CASE WHEN EXISTS (SELECT /*+ NO_UNNEST INDEX(r (id)) */ 1 FROM "Odd x"."ORDER" r WHERE r.id = d.id) THEN 1 ELSE 0 END AS taken
+    CASE WHEN EXISTS (SELECT /*+ NO_UNNEST INDEX(r (id)) */ 1 FROM "Odd x"."ORDER" r WHERE r.id = d.id)
+      OR EXISTS (SELECT /*+ NO_UNNEST INDEX(p (id)) */ 1 FROM "Odd x"."ORDER_PARKED" p WHERE p.id = d.id) THEN 1 ELSE 0 END AS taken
   FROM "Odd x"."ORDER_DONE" d
   WHERE d.done_at >= TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:1 / 1000000, 'SECOND') AND (d.done_at > TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:2 / 1000000, 'SECOND') OR d.pos > :3) AND d.done_at < TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:4 / 1000000, 'SECOND')
     AND (d.id IN (:5))
@@ -614,10 +764,11 @@ SELECT c.settled, c.pos, c.taken FROM (
     AND d.topic = :9
     AND d.type = :10
     AND NOT EXISTS (SELECT /*+ NO_UNNEST INDEX(n (id)) */ 1 FROM "Odd x"."ORDER_DONE" n
-      WHERE n.id = d.id AND (n.done_at > d.done_at OR (n.done_at = d.done_at AND n.pos > d.pos)) AND n.done_at < TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:11 / 1000000, 'SECOND'))
+      WHERE n.id = d.id AND (n.done_at > d.done_at OR (n.done_at = d.done_at AND n.pos > d.pos))
+        AND (n.done_at < TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:11 / 1000000, 'SECOND') OR n.done_at >= TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:12 / 1000000, 'SECOND')))
   ORDER BY d.done_at, d.pos
 ) c
-WHERE ROWNUM <= :12
+WHERE ROWNUM <= :13
 
 -- readParked --
 SELECT NVL(p.seq, 0), p.pos, p.attempts, p.lane, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type,

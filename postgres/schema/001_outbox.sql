@@ -11,14 +11,16 @@
 -- ready: messages to publish, nothing else. Producers insert, a relay's settle
 -- deletes, nobody updates.
 CREATE TABLE {ready} (
+    -- When the message became ready: its insert, its surfacing, its replay. Before seq,
+    -- so that a transaction has its number when it is given a seq, and whoever looks for
+    -- those that may still insert one below finds it.
+    ready_at     timestamptz NOT NULL DEFAULT CASE WHEN txid_current() > 0 THEN clock_timestamp() END,
     -- The order within a lane. Assigned here and nowhere else; a cache above 1
     -- would hand out numbers out of order.
     seq          bigint      GENERATED ALWAYS AS IDENTITY (CACHE 1),
     -- The first 8 bytes of SHA-256 of the key, big-endian, signed.
     key_hash     bigint,
     created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- When the message became ready: its insert, its surfacing, its replay.
-    ready_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- The producer's version of what the key names; optional.
     revision     bigint,
     id           uuid        NOT NULL,
@@ -39,8 +41,7 @@ CREATE TABLE {ready} (
     -- 'infinity' is a time that no program could read.
     CONSTRAINT {name:times} CHECK (isfinite(created_at) AND isfinite(ready_at)),
     -- Refuses a producer that counts the lanes differently.
-    CONSTRAINT {name:lane_fits} CHECK (lane BETWEEN 0 AND {lanes} - 1 AND (key_hash IS NULL OR
-        lane = (key_hash % {lanes} + {lanes} + CASE WHEN key_hash < 0 THEN {wrap} ELSE 0 END) % {lanes}))
+    CONSTRAINT {name:lane_fits} CHECK ({lane_fits})
 ) WITH (
     -- Every message dies here. Vacuum by count, not by a share of a table that
     -- is nearly always empty, and without pauses: it is soon done.
@@ -89,8 +90,7 @@ CREATE TABLE {parked} (
     CONSTRAINT {name:parked_held} CHECK (state <> 'held' OR key_hash IS NOT NULL),
     CONSTRAINT {name:parked_times} CHECK (isfinite(created_at) AND isfinite(available_at) AND isfinite(parked_at)),
     CONSTRAINT {name:parked_key_has_hash} CHECK ((key IS NULL) = (key_hash IS NULL)),
-    CONSTRAINT {name:parked_lane_fits} CHECK (lane BETWEEN 0 AND {lanes} - 1 AND (key_hash IS NULL OR
-        lane = (key_hash % {lanes} + {lanes} + CASE WHEN key_hash < 0 THEN {wrap} ELSE 0 END) % {lanes}))
+    CONSTRAINT {name:parked_lane_fits} CHECK ({lane_fits})
 ) WITH (
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 5000,

@@ -15,6 +15,8 @@
 -- reads are the number of lanes and, to check the schema at its start, the lanes.
 GRANT INSERT ON {ready}, {parked} TO outbox_producer;
 GRANT SELECT ON {meta}, {lane} TO outbox_producer;
+-- Only with revisions.
+GRANT SELECT, INSERT, UPDATE ON {revision} TO outbox_producer;
 
 -- relay: claims, publishes, settles, surfaces what is due, and purges done. To lock
 -- a row takes a right to update, which on done is that of one column.
@@ -26,12 +28,16 @@ GRANT UPDATE ON {lane} TO outbox_relay;
 GRANT UPDATE (purge_at) ON {meta} TO outbox_relay;
 GRANT SELECT ON SEQUENCE {sequence} TO outbox_relay;
 
--- operator: status, parked, requeue, discard, replay, purge.
+-- operator: status, parked, requeue, discard, replay, purge, audit, ui.
 GRANT SELECT ON {meta}, {ready}, {parked}, {done}, {lane} TO outbox_operator;
 GRANT INSERT ON {ready} TO outbox_operator;
 GRANT UPDATE, DELETE ON {parked} TO outbox_operator;
 GRANT INSERT, UPDATE (reason), DELETE ON {done} TO outbox_operator;
 GRANT UPDATE (owner) ON {lane} TO outbox_operator;
+-- What was written is not changed.
+GRANT SELECT, INSERT ON {audit} TO outbox_operator;
 
 -- consumer: the inbox, and its purge.
 GRANT SELECT, INSERT, UPDATE (recorded_at), DELETE ON {inbox} TO outbox_consumer;
+-- Only with revisions.
+GRANT SELECT, INSERT, UPDATE ON {progress} TO outbox_consumer;

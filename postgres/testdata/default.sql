@@ -12,14 +12,16 @@
 -- ready: messages to publish, nothing else. Producers insert, a relay's settle
 -- deletes, nobody updates.
 CREATE TABLE "outbox" (
+    -- When the message became ready: its insert, its surfacing, its replay. Before seq,
+    -- so that a transaction has its number when it is given a seq, and whoever looks for
+    -- those that may still insert one below finds it.
+    ready_at     timestamptz NOT NULL DEFAULT CASE WHEN txid_current() > 0 THEN clock_timestamp() END,
     -- The order within a lane. Assigned here and nowhere else; a cache above 1
     -- would hand out numbers out of order.
     seq          bigint      GENERATED ALWAYS AS IDENTITY (CACHE 1),
     -- The first 8 bytes of SHA-256 of the key, big-endian, signed.
     key_hash     bigint,
     created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    -- When the message became ready: its insert, its surfacing, its replay.
-    ready_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- The producer's version of what the key names; optional.
     revision     bigint,
     id           uuid        NOT NULL,
@@ -40,8 +42,7 @@ CREATE TABLE "outbox" (
     -- 'infinity' is a time that no program could read.
     CONSTRAINT "outbox_times" CHECK (isfinite(created_at) AND isfinite(ready_at)),
     -- Refuses a producer that counts the lanes differently.
-    CONSTRAINT "outbox_lane_fits" CHECK (lane BETWEEN 0 AND 16 - 1 AND (key_hash IS NULL OR
-        lane = (key_hash % 16 + 16 + CASE WHEN key_hash < 0 THEN 0 ELSE 0 END) % 16))
+    CONSTRAINT "outbox_lane_fits" CHECK (lane = coalesce(key_hash & 15, lane & 15))
 ) WITH (
     -- Every message dies here. Vacuum by count, not by a share of a table that
     -- is nearly always empty, and without pauses: it is soon done.
@@ -90,8 +91,7 @@ CREATE TABLE "outbox_parked" (
     CONSTRAINT "outbox_parked_held" CHECK (state <> 'held' OR key_hash IS NOT NULL),
     CONSTRAINT "outbox_parked_times" CHECK (isfinite(created_at) AND isfinite(available_at) AND isfinite(parked_at)),
     CONSTRAINT "outbox_parked_key_has_hash" CHECK ((key IS NULL) = (key_hash IS NULL)),
-    CONSTRAINT "outbox_parked_lane_fits" CHECK (lane BETWEEN 0 AND 16 - 1 AND (key_hash IS NULL OR
-        lane = (key_hash % 16 + 16 + CASE WHEN key_hash < 0 THEN 0 ELSE 0 END) % 16))
+    CONSTRAINT "outbox_parked_lane_fits" CHECK (lane = coalesce(key_hash & 15, lane & 15))
 ) WITH (
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 5000,
@@ -182,6 +182,69 @@ CREATE TABLE "outbox_meta" (
 INSERT INTO "outbox_lane" (lane) SELECT generate_series(0, 16 - 1);
 INSERT INTO "outbox_meta" (version, lanes) VALUES (1, 16);
 
+-- step 2: revisions --
+-- The outbox, version 2: revisions, which count the messages of every key.
+--
+-- Both tables stay empty unless an outbox or an inbox uses revisions. A key is its
+-- hash and its exact bytes. Who needs which right is what `outbox schema --grants` prints: run
+-- that again.
+
+-- revision: the last revision of a key. A producer's transaction updates the row, and
+-- so producers of one key take turns.
+CREATE TABLE "outbox_revision" (
+    key_hash bigint NOT NULL,
+    revision bigint NOT NULL CHECK (revision >= 0),
+    key      text   COLLATE "C" NOT NULL,
+    PRIMARY KEY (key_hash, key)
+) WITH (
+    -- Updated in a column without an index: with room on the page the new version
+    -- stays there (HOT) and the old one is soon reused.
+    fillfactor = 80,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- progress: the last revision of a key that a consumer has handled.
+CREATE TABLE "outbox_progress" (
+    key_hash bigint NOT NULL,
+    revision bigint NOT NULL CHECK (revision >= 0),
+    consumer text   COLLATE "C" NOT NULL,
+    key      text   COLLATE "C" NOT NULL,
+    PRIMARY KEY (consumer, key_hash, key)
+) WITH (
+    fillfactor = 80,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+UPDATE "outbox_meta" SET version = 2;
+
+-- step 3: the audit --
+-- The outbox, version 3: the audit, which keeps what operators did.
+--
+-- Nothing here changes or deletes a row: what is older than you must keep, delete. Who
+-- needs which right is what `outbox schema --grants` prints: run that again.
+
+-- audit: an action has two rows with one id, that it begins and how it ended.
+CREATE TABLE "outbox_audit" (
+    pos        bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    written_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    id         uuid        NOT NULL,
+    -- The second row.
+    ended      boolean     NOT NULL,
+    who        text        COLLATE "C" NOT NULL,
+    action     text        COLLATE "C" NOT NULL,
+    -- Which messages were meant.
+    selection  text        COLLATE "C" NOT NULL,
+    -- The reason that was given.
+    why        text        COLLATE "C" NOT NULL,
+    -- How many messages were changed, and what ended the action early; of the second row.
+    changed    bigint,
+    failure    text        COLLATE "C",
+    CONSTRAINT "outbox_audit_id" UNIQUE (id, ended),
+    CONSTRAINT "outbox_audit_ends" CHECK (ended = (changed IS NOT NULL))
+);
+
+UPDATE "outbox_meta" SET version = 3;
+
 -- poll --
 -- Reads the lane rows, and of each lane one entry of ready's primary key and
 -- of parked_due_at. The newest row is looked for first, because the dead
@@ -253,10 +316,13 @@ SET lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond'
 WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint
 
 -- release --
--- As extend. Without an owner the epoch alone opens no fence.
+-- As extend. Without an owner the epoch alone opens no fence. Nobody waits for the
+-- disk: if a crash takes the release, the lane is free when the lease ends. A claim or
+-- a renewal must not be taken, or two relays would have the lane at a time.
 UPDATE "outbox_lane"
 SET owner = '', lease_until = clock_timestamp()
 WHERE lane = $1::int AND owner = $2::text AND epoch = $3::bigint
+  AND set_config('synchronous_commit', 'off', true) = 'off'
 
 -- insert --
 -- One ready message.
@@ -318,33 +384,62 @@ WITH fence AS MATERIALIZED (
 SELECT (SELECT count(*) FROM moved), EXISTS (SELECT FROM fence)
 
 -- ready --
--- One range of ready's primary key; whether the key is blocked is one entry of
--- parked_blocked a row, a subquery with LIMIT so that it stays that and does
--- not become a hash of all blocked keys. The payload of a blocked row is not
--- even read. Sizes come from the row header of a payload stored out of line.
-SELECT seq, pos, attempts, lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, age, blocked
+-- One range of ready's primary key. Whether a key is blocked is asked only where
+-- the lane has a blocked key at all, and is then one entry of parked_blocked a
+-- row: a subquery with LIMIT, so that it stays that and does not become a hash of
+-- all blocked keys. The payload of a blocked row is not even read.
+-- How many rows there are within $4 bytes is found by their running sum, which is
+-- dear, and so only where they are not all within it. Sizes come from the row
+-- header of a payload stored out of line.
+SELECT seq, 0::bigint AS pos, 0 AS attempts, lane, id, topic, key, key_hash, type, content_type,
+    CASE WHEN blocked THEN NULL ELSE payload END AS payload, headers, created_at, coalesce(revision, 0) AS revision, replay,
+    (date_part('epoch', statement_timestamp() - ready_at) * 1000000)::bigint AS age, blocked
 FROM (
-    SELECT r.seq, 0::bigint AS pos, 0 AS attempts, r.lane, r.id, r.topic, r.key, r.key_hash, r.type, r.content_type,
-        CASE WHEN r.blocked THEN NULL ELSE r.payload END AS payload, r.headers,
-        r.created_at, coalesce(r.revision, 0) AS revision, r.replay,
-        (extract(epoch FROM statement_timestamp() - r.ready_at) * 1000000)::bigint AS age,
-        r.blocked,
-        sum(r.size) OVER (ORDER BY r.seq ROWS UNBOUNDED PRECEDING) - r.size AS before
-    FROM (
-        SELECT b.*, octet_length(b.headers) + CASE WHEN b.blocked THEN 0 ELSE coalesce(octet_length(b.payload), 0) END AS size
+    SELECT m.*, CASE WHEN (
+        SELECT true FROM "outbox_parked" AS p WHERE p.lane = $1::int AND p.blocking
+        ORDER BY p.lane, p.key_hash, p.seq LIMIT 1) IS NULL
+    THEN false
+    ELSE (
+        SELECT true FROM "outbox_parked" AS p
+        WHERE p.lane = m.lane AND p.key_hash = m.key_hash AND p.blocking
+        LIMIT 1) IS NOT NULL
+    END AS blocked
+    FROM "outbox" AS m
+    WHERE m.lane = $1::int AND m.seq > $2::bigint
+    ORDER BY m.lane, m.seq
+    LIMIT CASE WHEN (
+        SELECT sum(octet_length(a.headers) + coalesce(octet_length(a.payload), 0))
         FROM (
-            SELECT m.*, (
-                SELECT true FROM "outbox_parked" AS p
-                WHERE p.lane = m.lane AND p.key_hash = m.key_hash AND p.blocking
-                LIMIT 1) IS NOT NULL AS blocked
-            FROM "outbox" AS m
+            SELECT m.headers, m.payload FROM "outbox" AS m
             WHERE m.lane = $1::int AND m.seq > $2::bigint
             ORDER BY m.lane, m.seq
             LIMIT $3::bigint
-        ) AS b
-    ) AS r
-) AS r
-WHERE before < $4::bigint
+        ) AS a) < $4::bigint
+    THEN $3::bigint
+    ELSE (
+        SELECT count(*)
+        FROM (
+            SELECT sum(s.size) OVER (ORDER BY s.seq ROWS UNBOUNDED PRECEDING) - s.size AS before
+            FROM (
+                SELECT m.seq, octet_length(m.headers) +
+                    CASE WHEN CASE WHEN (
+        SELECT true FROM "outbox_parked" AS p WHERE p.lane = $1::int AND p.blocking
+        ORDER BY p.lane, p.key_hash, p.seq LIMIT 1) IS NULL
+    THEN false
+    ELSE (
+        SELECT true FROM "outbox_parked" AS p
+        WHERE p.lane = m.lane AND p.key_hash = m.key_hash AND p.blocking
+        LIMIT 1) IS NOT NULL
+    END THEN 0 ELSE coalesce(octet_length(m.payload), 0) END AS size
+                FROM "outbox" AS m
+                WHERE m.lane = $1::int AND m.seq > $2::bigint
+                ORDER BY m.lane, m.seq
+                LIMIT $3::bigint
+            ) AS s
+        ) AS r
+        WHERE r.before < $4::bigint
+    ) END
+) AS b
 ORDER BY seq
 
 -- due --
@@ -384,7 +479,7 @@ SELECT seq, pos, attempts, lane, id, topic, key, key_hash, type, content_type, p
 FROM (
     SELECT p.seq, p.pos, p.attempts, p.lane, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.payload, p.headers,
         p.created_at, coalesce(p.revision, 0) AS revision, p.replay,
-        (extract(epoch FROM statement_timestamp() - p.created_at) * 1000000)::bigint AS age,
+        (date_part('epoch', statement_timestamp() - p.created_at) * 1000000)::bigint AS age,
         d.place, d.nth,
         sum(octet_length(p.headers) + coalesce(octet_length(p.payload), 0))
             OVER (ORDER BY d.place, d.nth ROWS UNBOUNDED PRECEDING)
@@ -402,7 +497,8 @@ ORDER BY place, nth
 -- settle --
 -- The fence: the lane row is locked and renewed before a row is touched, in
 -- its newest version even if this statement waited for it. Rows are found by
--- ready's primary key.
+-- ready's primary key. If this is a transaction's first statement and the network
+-- cuts it off, the server must not wait for the next with the lane locked.
 WITH fence AS (
     UPDATE "outbox_lane"
     SET lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond', served_at = clock_timestamp()
@@ -410,10 +506,11 @@ WITH fence AS (
     RETURNING lane
 ), gone AS (
     DELETE FROM "outbox"
-    WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($5::bigint[]))) AND EXISTS (SELECT FROM fence)
+    WHERE lane = $1::int AND EXISTS (SELECT FROM fence)
+      AND seq BETWEEN (SELECT min(n) FROM unnest($5::bigint[]) AS n) AND (SELECT max(n) FROM unnest($5::bigint[]) AS n)
       AND ((seq, id) IN (SELECT unnest($5::bigint[]), unnest($6::uuid[]))) IS TRUE
 )
-SELECT EXISTS (SELECT FROM fence)
+SELECT EXISTS (SELECT FROM fence), set_config('idle_in_transaction_session_timeout', '30s', true)
 
 -- settleArchive --
 -- As settle; what is deleted is what is archived, nothing else.
@@ -424,7 +521,8 @@ WITH fence AS (
     RETURNING lane
 ), gone AS (
     DELETE FROM "outbox"
-    WHERE lane = $1::int AND seq = ANY (ARRAY(SELECT unnest($5::bigint[]))) AND EXISTS (SELECT FROM fence)
+    WHERE lane = $1::int AND EXISTS (SELECT FROM fence)
+      AND seq BETWEEN (SELECT min(n) FROM unnest($5::bigint[]) AS n) AND (SELECT max(n) FROM unnest($5::bigint[]) AS n)
       AND ((seq, id) IN (SELECT unnest($5::bigint[]), unnest($6::uuid[]))) IS TRUE
     RETURNING *
 ), kept AS (
@@ -432,7 +530,7 @@ WITH fence AS (
     SELECT lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, 1, 'published'
     FROM gone ORDER BY seq
 )
-SELECT EXISTS (SELECT FROM fence)
+SELECT EXISTS (SELECT FROM fence), set_config('idle_in_transaction_session_timeout', '30s', true)
 
 -- publishParked --
 -- By parked's primary key.
@@ -585,6 +683,13 @@ DELETE FROM "outbox_done" AS d
 USING old AS o
 WHERE d.ctid = ANY (ARRAY(SELECT ctid FROM old)) AND d.done_at = o.done_at AND d.pos = o.pos
 
+-- purgeable --
+-- From the old end of done's primary key.
+SELECT count(*) FROM (
+    SELECT FROM "outbox_done"
+    WHERE done_at <= statement_timestamp() - $1::bigint * interval '1 microsecond'
+    LIMIT $2::bigint) AS c
+
 -- claimPurge --
 -- Whoever waited for the row finds it changed.
 UPDATE "outbox_meta" SET purge_at = clock_timestamp()
@@ -609,6 +714,122 @@ WHERE ctid = ANY (ARRAY(
     LIMIT $2::bigint
     FOR UPDATE SKIP LOCKED))
 
+-- revise --
+-- Takes the keys in the order of the arrays, by revision's primary key: a producer
+-- of the same key waits here, and its message gets its seq after that.
+WITH k AS (
+    INSERT INTO "outbox_revision" AS r (key_hash, key, revision)
+    SELECT n.key_hash, n.key, n.messages
+    FROM unnest($12::bigint[], $13::text[], $14::bigint[]) WITH ORDINALITY AS n(key_hash, key, messages, place)
+    ORDER BY n.place
+    ON CONFLICT (key_hash, key) DO UPDATE SET revision = r.revision + excluded.revision
+    RETURNING r.key_hash, r.key, r.revision
+)
+INSERT INTO "outbox" (lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay)
+SELECT m.lane, m.id::uuid, m.topic, m.key, m.key_hash, m.type, m.content_type, m.payload, m.headers, k.revision - m.behind, m.replay
+FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::bigint[], $11::int[])
+    WITH ORDINALITY AS m(lane, id, topic, key, key_hash, type, content_type, payload, headers, behind, replay, place)
+JOIN k ON k.key_hash = m.key_hash AND k.key = m.key
+ORDER BY m.place
+
+-- reviseGiven --
+-- As revise, for keys some of which have a first revision, $15, that must be the next:
+-- unless all have it, and all have a row, nothing is written. The update finds the
+-- rows in the versions that the lock has found.
+WITH last AS (
+    SELECT n.place, n.messages, n.first, r.key_hash, r.key, r.revision
+    FROM unnest($12::bigint[], $13::text[], $14::bigint[], $15::bigint[]) WITH ORDINALITY AS n(key_hash, key, messages, first, place)
+    JOIN "outbox_revision" AS r ON r.key_hash = n.key_hash AND r.key = n.key
+    ORDER BY n.place
+    FOR UPDATE OF r
+), fits AS (
+    SELECT count(*) FROM last
+    HAVING count(*) = cardinality($12::bigint[]) AND bool_and(first IN (0, revision + 1))
+), k AS (
+    UPDATE "outbox_revision" AS r SET revision = l.revision + l.messages
+    FROM last AS l
+    WHERE r.key_hash = l.key_hash AND r.key = l.key AND EXISTS (SELECT FROM fits)
+    RETURNING r.key_hash, r.key, r.revision
+)
+INSERT INTO "outbox" (lane, id, topic, key, key_hash, type, content_type, payload, headers, revision, replay)
+SELECT m.lane, m.id::uuid, m.topic, m.key, m.key_hash, m.type, m.content_type, m.payload, m.headers, k.revision - m.behind, m.replay
+FROM unnest($1::int[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::text[], $8::bytea[], $9::text[], $10::bigint[], $11::int[])
+    WITH ORDINALITY AS m(lane, id, topic, key, key_hash, type, content_type, payload, headers, behind, replay, place)
+JOIN k ON k.key_hash = m.key_hash AND k.key = m.key
+ORDER BY m.place
+
+-- take --
+-- Locks the rows of the keys in the order of the arrays, and makes those that are
+-- missing. A row that is there is not written.
+INSERT INTO "outbox_revision" (key_hash, key, revision)
+SELECT n.key_hash, n.key, 0 FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY AS n(key_hash, key, place)
+ORDER BY n.place
+ON CONFLICT (key_hash, key) DO UPDATE SET revision = 0 WHERE false
+
+-- lastRevision --
+-- By the primary key.
+SELECT revision FROM "outbox_revision" WHERE key_hash = $1::bigint AND key = $2::text
+
+-- advance --
+-- By the primary key. Waits for the row, then finds the revision in its newest version.
+WITH last AS (
+    SELECT revision FROM "outbox_progress"
+    WHERE consumer = $1::text AND key_hash = $2::bigint AND key = $3::text
+    FOR UPDATE
+), next AS (
+    UPDATE "outbox_progress" AS p SET revision = $4::bigint FROM last
+    WHERE p.consumer = $1::text AND p.key_hash = $2::bigint AND p.key = $3::text AND last.revision = $4::bigint - 1
+)
+SELECT revision FROM last
+
+-- beginProgress --
+-- Waits for another transaction that has inserted the same, by the primary key.
+INSERT INTO "outbox_progress" (consumer, key_hash, key, revision) VALUES ($1::text, $2::bigint, $3::text, 1)
+ON CONFLICT (consumer, key_hash, key) DO NOTHING
+
+-- progress --
+-- By the primary key.
+SELECT revision FROM "outbox_progress" WHERE consumer = $1::text AND key_hash = $2::bigint AND key = $3::text
+
+-- setProgress --
+INSERT INTO "outbox_progress" (consumer, key_hash, key, revision) VALUES ($1::text, $2::bigint, $3::text, $4::bigint)
+ON CONFLICT (consumer, key_hash, key) DO UPDATE SET revision = excluded.revision
+
+-- writeAudit --
+INSERT INTO "outbox_audit" (id, ended, who, action, selection, why, changed, failure)
+VALUES ($1::uuid, $2::boolean, $3::text, $4::text, $5::text, $6::text, $7::bigint, $8::text)
+
+-- audit --
+-- Backwards along audit's primary key; the second row is one entry of audit_id.
+SELECT b.pos, b.id, b.who, b.action, b.selection, b.why, b.written_at,
+    e.written_at, coalesce(e.changed, 0), coalesce(e.failure, '')
+FROM "outbox_audit" AS b
+LEFT JOIN "outbox_audit" AS e ON e.id = b.id AND e.ended
+WHERE b.pos < $1::bigint AND NOT b.ended
+ORDER BY b.pos DESC
+LIMIT $2::bigint
+
+-- viewLanes --
+SELECT lane, owner, epoch, (extract(epoch FROM lease_until - statement_timestamp()) * 1000000)::bigint,
+    CASE WHEN served_at > 'epoch' THEN (extract(epoch FROM statement_timestamp() - served_at) * 1000000)::bigint END
+FROM "outbox_lane"
+ORDER BY lane
+
+-- viewDone --
+-- Backwards along done's primary key.
+SELECT pos, (extract(epoch FROM statement_timestamp() - done_at) * 1000000)::bigint,
+    (extract(epoch FROM done_at - created_at) * 1000000)::bigint, outcome = 'published' AND replay = 0
+FROM "outbox_done"
+ORDER BY done_at DESC, pos DESC
+LIMIT $1::bigint
+
+-- viewReasons --
+-- Backwards along parked's primary key.
+SELECT state, topic, coalesce(reason, '')
+FROM "outbox_parked"
+ORDER BY pos DESC
+LIMIT $1::bigint
+
 -- createSchema --
 CREATE SCHEMA ""
 
@@ -623,6 +844,26 @@ UPDATE "outbox_meta" SET version = $1::int
 SELECT
     (SELECT count(*) FROM generate_series(0, $1::int - 1) AS n(lane) WHERE n.lane NOT IN (SELECT lane FROM "outbox_lane")),
     (SELECT count(*) FROM "outbox_lane" WHERE lane NOT BETWEEN 0 AND $1::int - 1)
+
+-- missingDays --
+-- The days without a partition, today and so many more. One of which there is something
+-- in the rest stays there: nothing may be in two places.
+SELECT to_char(d, 'YYYYMMDD'), d::text, (d + interval '1 day')::text
+FROM generate_series(date_trunc('day', statement_timestamp()),
+    date_trunc('day', statement_timestamp()) + $2::int * interval '1 day', interval '1 day') AS d
+WHERE NOT EXISTS (SELECT FROM (
+    SELECT format('%I.%I', n.nspname, c.relname) AS name,
+        CASE WHEN b.text LIKE 'FOR VALUES FROM (MINVALUE)%' THEN '-infinity'
+             ELSE substring(b.text FROM 'FROM \(''([^'']+)''\)')::timestamptz END AS lower,
+        CASE WHEN b.text LIKE '%TO (MAXVALUE)' THEN 'infinity'
+             ELSE substring(b.text FROM 'TO \(''([^'']+)''\)')::timestamptz END AS upper
+    FROM pg_catalog.pg_inherits AS i
+    JOIN pg_catalog.pg_class AS c ON c.oid = i.inhrelid
+    JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+    CROSS JOIN LATERAL (SELECT pg_get_expr(c.relpartbound, c.oid) AS text) AS b
+    WHERE i.inhparent = to_regclass($1::text)) AS p WHERE p.lower < d + interval '1 day' AND p.upper > d)
+  AND NOT EXISTS (SELECT FROM "outbox_done" AS r WHERE r.done_at >= d AND r.done_at < d + interval '1 day')
+ORDER BY d
 
 -- parked --
 -- Along parked's primary key, or the index that serves the filter.
@@ -728,9 +969,11 @@ SELECT key_hash, count(*) FROM gone GROUP BY key_hash
 -- One range of done's primary key, or its index on id. Inserts as a producer
 -- does, and locks no lane. A message that was done more than once is replayed
 -- once, with a count above that of all its rows (by done_id), so that no replay
--- is taken for an earlier one.
+-- is taken for an earlier one. What waits already is passed over, by ready's index on
+-- id and by parked_id.
 WITH batch AS MATERIALIZED (
-    SELECT d.* FROM "outbox_done" AS d
+    SELECT d.done_at, d.pos, d.lane, d.id, d.topic, d.key, d.key_hash, d.type, d.content_type, d.payload, d.headers, d.created_at, d.revision
+    FROM "outbox_done" AS d
     WHERE (d.done_at, d.pos) > (timestamptz 'epoch' + $1::bigint * interval '1 microsecond', $2::bigint)
       AND d.done_at < timestamptz 'epoch' + $3::bigint * interval '1 microsecond'
       AND d.id = ANY ($6::text[]::uuid[])
@@ -739,25 +982,59 @@ WITH batch AS MATERIALIZED (
       AND d.key = $9::text
       AND d.topic = $10::text
       AND d.type = $11::text
-      -- Of an id that was done several times only the newest row, or one call
-      -- would replay it once a row.
+      -- Of an id that was done several times only the newest row, or one call would
+      -- replay it once a row; and none that was done again since the replay began.
       AND NOT EXISTS (
         SELECT FROM "outbox_done" AS n
         WHERE n.id = d.id AND (n.done_at, n.pos) > (d.done_at, d.pos)
-          AND n.done_at < timestamptz 'epoch' + $3::bigint * interval '1 microsecond')
+          AND (n.done_at < timestamptz 'epoch' + $3::bigint * interval '1 microsecond'
+            OR n.done_at >= timestamptz 'epoch' + $5::bigint * interval '1 microsecond'))
     ORDER BY d.done_at, d.pos
     LIMIT $4::bigint
 ), replayed AS (
     INSERT INTO "outbox" (lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay)
     SELECT b.lane, b.id, b.topic, b.key, b.key_hash, b.type, b.content_type, b.payload, b.headers, b.created_at, b.revision,
         1 + (SELECT max(o.replay) FROM "outbox_done" AS o WHERE o.id = b.id)
-    FROM batch AS b ORDER BY b.done_at, b.pos
+    FROM batch AS b
+    WHERE NOT EXISTS (SELECT FROM "outbox_parked" AS p WHERE p.id = b.id)
+    ORDER BY b.done_at, b.pos
     ON CONFLICT (id) DO NOTHING
     RETURNING id
 ), last AS (
     SELECT done_at, pos FROM batch ORDER BY done_at DESC, pos DESC LIMIT 1
 )
 SELECT (SELECT count(*) FROM replayed), (SELECT count(*) FROM batch),
+    coalesce((SELECT (extract(epoch FROM done_at) * 1000000)::bigint FROM last), 0),
+    coalesce((SELECT pos FROM last), 0)
+
+-- replayable --
+-- As replay, and counts only.
+WITH batch AS MATERIALIZED (
+    SELECT d.done_at, d.pos,
+        NOT EXISTS (SELECT FROM "outbox" AS r WHERE r.id = d.id)
+        AND NOT EXISTS (SELECT FROM "outbox_parked" AS p WHERE p.id = d.id) AS free
+    FROM "outbox_done" AS d
+    WHERE (d.done_at, d.pos) > (timestamptz 'epoch' + $1::bigint * interval '1 microsecond', $2::bigint)
+      AND d.done_at < timestamptz 'epoch' + $3::bigint * interval '1 microsecond'
+      AND d.id = ANY ($6::text[]::uuid[])
+      AND d.lane = $7::int
+      AND d.key_hash = $8::bigint
+      AND d.key = $9::text
+      AND d.topic = $10::text
+      AND d.type = $11::text
+      -- Of an id that was done several times only the newest row, or one call would
+      -- replay it once a row; and none that was done again since the replay began.
+      AND NOT EXISTS (
+        SELECT FROM "outbox_done" AS n
+        WHERE n.id = d.id AND (n.done_at, n.pos) > (d.done_at, d.pos)
+          AND (n.done_at < timestamptz 'epoch' + $3::bigint * interval '1 microsecond'
+            OR n.done_at >= timestamptz 'epoch' + $5::bigint * interval '1 microsecond'))
+    ORDER BY d.done_at, d.pos
+    LIMIT $4::bigint
+), last AS (
+    SELECT done_at, pos FROM batch ORDER BY done_at DESC, pos DESC LIMIT 1
+)
+SELECT (SELECT count(*) FROM batch WHERE free), (SELECT count(*) FROM batch),
     coalesce((SELECT (extract(epoch FROM done_at) * 1000000)::bigint FROM last), 0),
     coalesce((SELECT pos FROM last), 0)
 

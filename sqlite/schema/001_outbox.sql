@@ -1,9 +1,9 @@
 -- Version 1: the tables of the outbox.
 --
--- Names in braces stand for the quoted names of the outbox, {lanes} for the
--- number of lanes and {wrap} for 2^64 modulo that number. Times are Unix
--- microseconds in UTC, set by SQLite's clock, which counts milliseconds. Run it
--- in one transaction.
+-- Times are Unix microseconds in UTC, set by SQLite's clock, which counts
+-- milliseconds. A key's lane is its hash, without a sign, modulo the number of lanes:
+-- where that is no power of two, 2^64 modulo it is added to a negative one. Run it in
+-- one transaction.
 --
 -- All tables are STRICT: a value of the wrong type is refused instead of kept.
 -- The payload is the last column, so that reading the others of a row never

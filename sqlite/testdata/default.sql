@@ -2,10 +2,10 @@
 
 -- Version 1: the tables of the outbox.
 --
--- Names in braces stand for the quoted names of the outbox, 16 for the
--- number of lanes and 0 for 2^64 modulo that number. Times are Unix
--- microseconds in UTC, set by SQLite's clock, which counts milliseconds. Run it
--- in one transaction.
+-- Times are Unix microseconds in UTC, set by SQLite's clock, which counts
+-- milliseconds. A key's lane is its hash, without a sign, modulo the number of lanes:
+-- where that is no power of two, 2^64 modulo it is added to a negative one. Run it in
+-- one transaction.
 --
 -- All tables are STRICT: a value of the wrong type is refused instead of kept.
 -- The payload is the last column, so that reading the others of a row never
@@ -155,6 +155,65 @@ CREATE TABLE "outbox_meta" (
 
 INSERT INTO "outbox_meta" (id, version, lanes) VALUES (1, 1, 16);
 
+-- schema version 2: revisions
+
+-- Version 2: revisions, which count the messages of every key.
+--
+-- Both tables stay empty unless an outbox or an inbox uses revisions. A key is its
+-- hash and its exact bytes. Run it in one transaction.
+
+-- The last revision of a key. A producer's transaction updates the row, and so
+-- producers of one key take turns.
+CREATE TABLE "outbox_revision" (
+    key_hash INTEGER NOT NULL,
+    key      TEXT    NOT NULL,
+    revision INTEGER NOT NULL,
+    PRIMARY KEY (key_hash, key),
+    CONSTRAINT "outbox_revision_counts" CHECK (revision >= 0)
+) STRICT, WITHOUT ROWID;
+
+-- The last revision of a key that a consumer has handled.
+CREATE TABLE "outbox_progress" (
+    consumer TEXT    NOT NULL,
+    key_hash INTEGER NOT NULL,
+    key      TEXT    NOT NULL,
+    revision INTEGER NOT NULL,
+    PRIMARY KEY (consumer, key_hash, key),
+    CONSTRAINT "outbox_progress_counts" CHECK (revision >= 0)
+) STRICT, WITHOUT ROWID;
+
+UPDATE "outbox_meta" SET version = 2;
+
+-- schema version 3: the audit
+
+-- Version 3: the audit, which keeps what operators did.
+--
+-- Nothing here changes or deletes a row: what is older than you must keep, delete. Run
+-- it in one transaction.
+
+-- An action has two rows with one id: that it begins, and how it ended.
+CREATE TABLE "outbox_audit" (
+    pos        INTEGER PRIMARY KEY AUTOINCREMENT,
+    written_at INTEGER NOT NULL DEFAULT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000),
+    id         BLOB    NOT NULL,
+    -- 1: the second row.
+    ended      INTEGER NOT NULL,
+    who        TEXT    NOT NULL,
+    action     TEXT    NOT NULL,
+    -- Which messages were meant.
+    selection  TEXT    NOT NULL,
+    -- The reason that was given.
+    why        TEXT    NOT NULL,
+    -- How many messages were changed, and what ended the action early; of the second row.
+    changed    INTEGER,
+    failure    TEXT,
+    CONSTRAINT "outbox_audit_ends" CHECK (ended = 0 AND changed IS NULL OR ended = 1 AND changed IS NOT NULL)
+) STRICT;
+
+CREATE UNIQUE INDEX "outbox_audit_id" ON "outbox_audit" (id, ended);
+
+UPDATE "outbox_meta" SET version = 3;
+
 -- lockSchema
 CREATE TABLE "outbox_migration" (lock INTEGER);
 
@@ -242,9 +301,10 @@ WHERE pos IN (SELECT value FROM json_each(?1));
 
 -- dueHeads
 SELECT
-  p.lane, ifnull(p.seq, 0), p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.headers,
-  p.created_at, ifnull(p.revision, 0), p.replay, max(0, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - p.created_at), p.payload IS NULL, p.payload,
-  p.pos, p.attempts
+  ifnull(p.seq, 0), p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.headers,
+  p.created_at, ifnull(p.revision, 0), max(0, (SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)) - p.created_at),
+  4 * p.replay + (p.payload IS NULL), p.payload,
+  p.lane, p.pos, p.attempts
 FROM "outbox_parked" AS p
 WHERE p.lane = ?1 AND p.state = 'retry' AND p.available_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)
 ORDER BY p.available_at, p.pos
@@ -252,9 +312,10 @@ LIMIT ?2;
 
 -- dueHeld
 SELECT
-  p.lane, ifnull(p.seq, 0), p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.headers,
-  p.created_at, ifnull(p.revision, 0), p.replay, max(0, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - p.created_at), p.payload IS NULL, p.payload,
-  p.pos, p.attempts
+  ifnull(p.seq, 0), p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.headers,
+  p.created_at, ifnull(p.revision, 0), max(0, (SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)) - p.created_at),
+  4 * p.replay + (p.payload IS NULL), p.payload,
+  p.lane, p.pos, p.attempts
 FROM "outbox_parked" AS p
 WHERE p.lane = ?1 AND p.key_hash = ?2 AND p.state = 'held'
   AND p.seq < ifnull((SELECT min(b.seq) FROM "outbox_parked" AS b
@@ -264,12 +325,14 @@ LIMIT ?4;
 
 -- ready
 SELECT
-  r.lane, r.seq, r.id, r.topic, r.key, r.key_hash, r.type, r.content_type, r.headers,
-  r.created_at, ifnull(r.revision, 0), r.replay, max(0, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - r.ready_at), r.payload IS NULL,
-  CASE WHEN EXISTS (SELECT 1 FROM "outbox_parked" AS p
-                    WHERE p.lane = r.lane AND p.key_hash = r.key_hash AND p.blocking = 1) THEN NULL ELSE r.payload END,
-  EXISTS (SELECT 1 FROM "outbox_parked" AS p
-          WHERE p.lane = r.lane AND p.key_hash = r.key_hash AND p.blocking = 1)
+  r.seq, r.id, r.topic, r.key, r.key_hash, r.type, r.content_type, r.headers,
+  r.created_at, ifnull(r.revision, 0), max(0, (SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)) - r.ready_at),
+  4 * r.replay + 2 * (EXISTS (SELECT 1 FROM "outbox_parked" AS p WHERE p.lane = ?1 AND p.blocking = 1)
+    AND EXISTS (SELECT 1 FROM "outbox_parked" AS p
+                WHERE p.lane = ?1 AND p.key_hash = r.key_hash AND p.blocking = 1)) + (r.payload IS NULL),
+  CASE WHEN (EXISTS (SELECT 1 FROM "outbox_parked" AS p WHERE p.lane = ?1 AND p.blocking = 1)
+    AND EXISTS (SELECT 1 FROM "outbox_parked" AS p
+                WHERE p.lane = ?1 AND p.key_hash = r.key_hash AND p.blocking = 1)) THEN NULL ELSE r.payload END
 FROM "outbox" AS r
 WHERE r.lane = ?1 AND r.seq > ?2
 ORDER BY r.seq
@@ -307,6 +370,20 @@ DELETE FROM "outbox" WHERE +lane = ?1 AND seq IN (SELECT value FROM json_each(?2
 -- deleteParked
 DELETE FROM "outbox_parked" WHERE +lane = ?1 AND pos IN (SELECT value FROM json_each(?2))
 RETURNING key_hash;
+
+-- messages
+SELECT CAST(group_concat(id, '') || group_concat(seq) AS BLOB) FROM (
+  SELECT id, seq FROM "outbox" WHERE lane = ?1 AND seq BETWEEN ?2 AND ?3 ORDER BY seq LIMIT ?4) AS m;
+
+-- archiveRange
+INSERT INTO "outbox_done" (lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload, attempts, outcome)
+SELECT lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload, 1, 'published'
+FROM "outbox"
+WHERE lane = ?1 AND seq BETWEEN ?2 AND ?3
+ORDER BY seq;
+
+-- deleteRange
+DELETE FROM "outbox" WHERE lane = ?1 AND seq BETWEEN ?2 AND ?3;
 
 -- parkFailed
 INSERT INTO "outbox_parked" (lane, seq, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload, state, blocking, attempts, available_at, reason)
@@ -383,9 +460,10 @@ FROM "outbox_lane" AS l;
 
 -- parked
 SELECT
-  p.lane, ifnull(p.seq, 0), p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.headers,
-  p.created_at, ifnull(p.revision, 0), p.replay, max(0, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - p.created_at), p.payload IS NULL, p.payload,
-  p.pos, p.attempts,
+  ifnull(p.seq, 0), p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.headers,
+  p.created_at, ifnull(p.revision, 0), max(0, (SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)) - p.created_at),
+  4 * p.replay + (p.payload IS NULL), p.payload,
+  p.lane, p.pos, p.attempts,
   p.state, p.blocking, ifnull(p.reason, ''), p.available_at - (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000), p.parked_at
 FROM "outbox_parked" AS p
 WHERE p.pos > ?;
@@ -432,14 +510,14 @@ ORDER BY seq, pos;
 SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000);
 
 -- selectDoneOfIDs
-SELECT done_at, pos FROM "outbox_done" AS d
+SELECT done_at, pos, EXISTS (SELECT 1 FROM "outbox" AS r WHERE r.id = d.id) OR EXISTS (SELECT 1 FROM "outbox_parked" AS p WHERE p.id = d.id) FROM "outbox_done" AS d
 WHERE (+done_at, +pos) > (?1, ?2) AND +done_at < ?3 AND NOT EXISTS (
-  SELECT 1 FROM "outbox_done" AS n WHERE n.id = d.id AND (+n.done_at, +n.pos) > (d.done_at, d.pos) AND +n.done_at < ?3);
+  SELECT 1 FROM "outbox_done" AS n WHERE n.id = d.id AND (+n.done_at, +n.pos) > (d.done_at, d.pos) AND (+n.done_at < ?3 OR +n.done_at >= ?4));
 
 -- selectDone
-SELECT done_at, pos FROM "outbox_done" AS d
+SELECT done_at, pos, EXISTS (SELECT 1 FROM "outbox" AS r WHERE r.id = d.id) OR EXISTS (SELECT 1 FROM "outbox_parked" AS p WHERE p.id = d.id) FROM "outbox_done" AS d
 WHERE (done_at, pos) > (?1, ?2) AND done_at < ?3 AND NOT EXISTS (
-  SELECT 1 FROM "outbox_done" AS n WHERE n.id = d.id AND (+n.done_at, +n.pos) > (d.done_at, d.pos) AND +n.done_at < ?3);
+  SELECT 1 FROM "outbox_done" AS n WHERE n.id = d.id AND (+n.done_at, +n.pos) > (d.done_at, d.pos) AND (+n.done_at < ?3 OR +n.done_at >= ?4));
 
 -- replay
 INSERT INTO "outbox" (lane, id, topic, key, key_hash, type, content_type, headers, created_at, revision, replay, payload)
@@ -447,6 +525,7 @@ SELECT lane, id, topic, key, key_hash, type, content_type, headers, created_at, 
   1 + (SELECT max(o.replay) FROM "outbox_done" AS o WHERE o.id = d.id), payload
 FROM "outbox_done" AS d
 WHERE pos IN (SELECT value FROM json_each(?1))
+  AND NOT EXISTS (SELECT 1 FROM "outbox_parked" AS p WHERE p.id = d.id)
 ORDER BY done_at, pos
 ON CONFLICT (id) DO NOTHING;
 
@@ -456,6 +535,9 @@ SELECT EXISTS (SELECT 1 FROM "outbox_done" WHERE done_at <= (CAST(round(unixepoc
 -- purgeDone
 DELETE FROM "outbox_done" WHERE pos IN (
   SELECT pos FROM "outbox_done" WHERE done_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - ?1 ORDER BY done_at, pos LIMIT ?2);
+
+-- purgeable
+SELECT count(*) FROM (SELECT 1 FROM "outbox_done" WHERE done_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - ?1 LIMIT ?2);
 
 -- claimPurgeNeeded
 SELECT EXISTS (SELECT 1 FROM "outbox_meta" WHERE purge_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000));
@@ -477,6 +559,56 @@ SELECT EXISTS (SELECT 1 FROM "outbox_inbox" WHERE recorded_at <= (CAST(round(uni
 DELETE FROM "outbox_inbox" WHERE (consumer, message_id) IN (
   SELECT consumer, message_id FROM "outbox_inbox" WHERE recorded_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) - ?1
   ORDER BY recorded_at LIMIT ?2);
+
+-- take
+INSERT INTO "outbox_revision" (key_hash, key, revision)
+SELECT ?1, ?2, ?3
+WHERE ?4 IN (0, 1) OR EXISTS (SELECT 1 FROM "outbox_revision" WHERE key_hash = ?1 AND key = ?2)
+ON CONFLICT (key_hash, key) DO UPDATE SET revision = revision + excluded.revision
+WHERE ?4 IN (0, revision + 1);
+
+-- giveBack
+UPDATE "outbox_revision" SET revision = revision - ?3 WHERE key_hash = ?1 AND key = ?2;
+
+-- lastRevision
+SELECT revision FROM "outbox_revision" WHERE key_hash = ?1 AND key = ?2;
+
+-- revisedValues
+(?, ?, ?, ?, ?, ?, ?, ?, (SELECT revision FROM "outbox_revision" WHERE key_hash = ? AND key = ?) - ?, ?, ?);
+
+-- advance
+INSERT INTO "outbox_progress" (consumer, key_hash, key, revision)
+SELECT ?1, ?2, ?3, ?4
+WHERE ?4 = 1 OR EXISTS (SELECT 1 FROM "outbox_progress" WHERE consumer = ?1 AND key_hash = ?2 AND key = ?3)
+ON CONFLICT (consumer, key_hash, key) DO UPDATE SET revision = excluded.revision
+WHERE revision = excluded.revision - 1;
+
+-- progress
+SELECT revision FROM "outbox_progress" WHERE consumer = ?1 AND key_hash = ?2 AND key = ?3;
+
+-- setProgress
+INSERT INTO "outbox_progress" (consumer, key_hash, key, revision) VALUES (?1, ?2, ?3, ?4)
+ON CONFLICT (consumer, key_hash, key) DO UPDATE SET revision = excluded.revision;
+
+-- writeAudit
+INSERT INTO "outbox_audit" (id, ended, who, action, selection, why, changed, failure) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
+
+-- audit
+SELECT b.pos, b.id, b.who, b.action, b.selection, b.why, b.written_at, e.written_at, ifnull(e.changed, 0), ifnull(e.failure, '')
+FROM "outbox_audit" AS b LEFT JOIN "outbox_audit" AS e ON e.id = b.id AND e.ended = 1
+WHERE b.pos < ?1 AND b.ended = 0
+ORDER BY b.pos DESC LIMIT ?2;
+
+-- viewLanes
+SELECT lane, owner, epoch, lease_until - (SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)), CASE WHEN served_at > 0 THEN (SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)) - served_at END
+FROM "outbox_lane" ORDER BY lane;
+
+-- viewDone
+SELECT pos, (SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)) - done_at, done_at - created_at, outcome = 'published' AND replay = 0
+FROM "outbox_done" ORDER BY done_at DESC, pos DESC LIMIT ?1;
+
+-- viewReasons
+SELECT state, topic, ifnull(reason, '') FROM "outbox_parked" ORDER BY pos DESC LIMIT ?1;
 
 -- readyValues
 (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);

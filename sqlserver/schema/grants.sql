@@ -23,6 +23,10 @@ GRANT SELECT ON OBJECT::{meta} TO outbox_producer;
 GRANT SELECT ON OBJECT::{lane} TO outbox_producer;
 GRANT VIEW DEFINITION ON OBJECT::{done} TO outbox_producer;
 GRANT VIEW DEFINITION ON OBJECT::{inbox} TO outbox_producer;
+-- Only with revisions, but for the definition.
+GRANT SELECT, INSERT, UPDATE ON OBJECT::{revision} TO outbox_producer;
+GRANT VIEW DEFINITION ON OBJECT::{progress} TO outbox_producer;
+GRANT VIEW DEFINITION ON OBJECT::{audit} TO outbox_producer;
 
 -- relay: claims, publishes, settles, surfaces what is due, and purges done.
 GRANT SELECT ON OBJECT::{meta} TO outbox_relay;
@@ -32,14 +36,23 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON OBJECT::{parked} TO outbox_relay;
 GRANT SELECT, INSERT, DELETE ON OBJECT::{done} TO outbox_relay;
 GRANT SELECT, UPDATE ON OBJECT::{lane} TO outbox_relay;
 GRANT VIEW DEFINITION ON OBJECT::{inbox} TO outbox_relay;
+GRANT VIEW DEFINITION ON OBJECT::{revision} TO outbox_relay;
+GRANT VIEW DEFINITION ON OBJECT::{progress} TO outbox_relay;
+GRANT VIEW DEFINITION ON OBJECT::{audit} TO outbox_relay;
 
--- operator: status, parked, requeue, discard, replay, purge.
+-- operator: status, parked, requeue, discard, replay, purge, audit, ui.
 GRANT SELECT ON OBJECT::{meta} TO outbox_operator;
 GRANT SELECT, INSERT ON OBJECT::{ready} TO outbox_operator;
 GRANT SELECT, UPDATE, DELETE ON OBJECT::{parked} TO outbox_operator;
 GRANT SELECT, INSERT, DELETE ON OBJECT::{done} TO outbox_operator;
 GRANT SELECT ON OBJECT::{lane} TO outbox_operator;
+-- What was written is not changed.
+GRANT SELECT, INSERT ON OBJECT::{audit} TO outbox_operator;
 GRANT VIEW DEFINITION ON OBJECT::{inbox} TO outbox_operator;
+GRANT VIEW DEFINITION ON OBJECT::{revision} TO outbox_operator;
+GRANT VIEW DEFINITION ON OBJECT::{progress} TO outbox_operator;
 
 -- consumer: the inbox, and its purge.
 GRANT SELECT, INSERT, DELETE ON OBJECT::{inbox} TO outbox_consumer;
+-- Only with revisions.
+GRANT SELECT, INSERT, UPDATE ON OBJECT::{progress} TO outbox_consumer;

@@ -3,7 +3,7 @@
 --
 -- A message is in exactly one of three tables: ready (may go), parked (must wait, or
 -- needs a person) and done (went, or was discarded). The schema, if it is named, exists
--- before this file runs. Who needs which right is in grants.sql beside it.
+-- before this file runs. Who needs which right is what `outbox schema --grants` prints.
 --
 -- Never executed by the project, for no server could be had there: its statements were
 -- parsed by a grammar and read against the reference.
@@ -201,6 +201,70 @@ ALTER TABLE [outbox_inbox] SET (LOCK_ESCALATION = DISABLE);
 
 INSERT INTO [outbox_meta] (version, lanes) VALUES (1, 16);
 
+-- step 2: revisions --
+-- The outbox, version 2: revisions, which count the messages of every key.
+--
+-- Both tables stay empty unless an outbox or an inbox uses revisions. A key is its
+-- hash and its exact bytes, which have no zero byte at the end. Who needs which right is
+-- what `outbox schema --grants` prints: run that again.
+
+-- revision: the last revision of a key. A producer's transaction updates the row, and
+-- so producers of one key take turns.
+CREATE TABLE [outbox_revision] (
+    key_hash bigint         NOT NULL,
+    [key]    varbinary(512) NOT NULL,
+    revision bigint         NOT NULL,
+    CONSTRAINT [outbox_revision_pk] PRIMARY KEY CLUSTERED (key_hash, [key]) WITH (ALLOW_PAGE_LOCKS = OFF),
+    CONSTRAINT [outbox_revision_counts] CHECK (revision >= 0)
+);
+
+ALTER TABLE [outbox_revision] SET (LOCK_ESCALATION = DISABLE);
+
+-- progress: the last revision of a key that a consumer has handled.
+CREATE TABLE [outbox_progress] (
+    consumer varbinary(255) NOT NULL,
+    key_hash bigint         NOT NULL,
+    [key]    varbinary(512) NOT NULL,
+    revision bigint         NOT NULL,
+    CONSTRAINT [outbox_progress_pk] PRIMARY KEY CLUSTERED (consumer, key_hash, [key]) WITH (ALLOW_PAGE_LOCKS = OFF),
+    CONSTRAINT [outbox_progress_counts] CHECK (revision >= 0)
+);
+
+ALTER TABLE [outbox_progress] SET (LOCK_ESCALATION = DISABLE);
+
+UPDATE [outbox_meta] SET version = 2 WHERE version = 1;
+
+-- step 3: the audit --
+-- The outbox, version 3: the audit, which keeps what operators did.
+--
+-- Nothing here changes or deletes a row: what is older than you must keep, delete. Who
+-- needs which right is what `outbox schema --grants` prints: run that again.
+
+-- audit: an action has two rows with one id, that it begins and how it ended.
+CREATE TABLE [outbox_audit] (
+    pos        bigint          IDENTITY (1, 1) NOT NULL,
+    written_at datetime2(6)    NOT NULL DEFAULT SYSUTCDATETIME(),
+    id         binary(16)      NOT NULL,
+    -- 1: the second row.
+    ended      int             NOT NULL,
+    who        varbinary(255)  NOT NULL,
+    action     varbinary(32)   NOT NULL,
+    -- Which messages were meant.
+    selection  varbinary(2000) NOT NULL,
+    -- The reason that was given.
+    why        varbinary(1000) NOT NULL,
+    -- How many messages were changed, and what ended the action early; of the second row.
+    changed    bigint          NULL,
+    failure    varbinary(2000) NULL,
+    CONSTRAINT [outbox_audit_pk] PRIMARY KEY CLUSTERED (pos) WITH (ALLOW_PAGE_LOCKS = OFF),
+    CONSTRAINT [outbox_audit_id] UNIQUE NONCLUSTERED (id, ended) WITH (ALLOW_PAGE_LOCKS = OFF),
+    CONSTRAINT [outbox_audit_ends] CHECK ((ended = 0 AND changed IS NULL) OR (ended = 1 AND changed IS NOT NULL))
+);
+
+ALTER TABLE [outbox_audit] SET (LOCK_ESCALATION = DISABLE);
+
+UPDATE [outbox_meta] SET version = 3 WHERE version = 2;
+
 -- grants --
 -- The least privileges of four roles on one outbox, to be run after migrate by a
 -- user who may grant them, in the database of the tables. The roles are there before;
@@ -227,6 +291,10 @@ GRANT SELECT ON OBJECT::[outbox_meta] TO outbox_producer;
 GRANT SELECT ON OBJECT::[outbox_lane] TO outbox_producer;
 GRANT VIEW DEFINITION ON OBJECT::[outbox_done] TO outbox_producer;
 GRANT VIEW DEFINITION ON OBJECT::[outbox_inbox] TO outbox_producer;
+-- Only with revisions, but for the definition.
+GRANT SELECT, INSERT, UPDATE ON OBJECT::[outbox_revision] TO outbox_producer;
+GRANT VIEW DEFINITION ON OBJECT::[outbox_progress] TO outbox_producer;
+GRANT VIEW DEFINITION ON OBJECT::[outbox_audit] TO outbox_producer;
 
 -- relay: claims, publishes, settles, surfaces what is due, and purges done.
 GRANT SELECT ON OBJECT::[outbox_meta] TO outbox_relay;
@@ -236,17 +304,26 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON OBJECT::[outbox_parked] TO outbox_relay;
 GRANT SELECT, INSERT, DELETE ON OBJECT::[outbox_done] TO outbox_relay;
 GRANT SELECT, UPDATE ON OBJECT::[outbox_lane] TO outbox_relay;
 GRANT VIEW DEFINITION ON OBJECT::[outbox_inbox] TO outbox_relay;
+GRANT VIEW DEFINITION ON OBJECT::[outbox_revision] TO outbox_relay;
+GRANT VIEW DEFINITION ON OBJECT::[outbox_progress] TO outbox_relay;
+GRANT VIEW DEFINITION ON OBJECT::[outbox_audit] TO outbox_relay;
 
--- operator: status, parked, requeue, discard, replay, purge.
+-- operator: status, parked, requeue, discard, replay, purge, audit, ui.
 GRANT SELECT ON OBJECT::[outbox_meta] TO outbox_operator;
 GRANT SELECT, INSERT ON OBJECT::[outbox] TO outbox_operator;
 GRANT SELECT, UPDATE, DELETE ON OBJECT::[outbox_parked] TO outbox_operator;
 GRANT SELECT, INSERT, DELETE ON OBJECT::[outbox_done] TO outbox_operator;
 GRANT SELECT ON OBJECT::[outbox_lane] TO outbox_operator;
+-- What was written is not changed.
+GRANT SELECT, INSERT ON OBJECT::[outbox_audit] TO outbox_operator;
 GRANT VIEW DEFINITION ON OBJECT::[outbox_inbox] TO outbox_operator;
+GRANT VIEW DEFINITION ON OBJECT::[outbox_revision] TO outbox_operator;
+GRANT VIEW DEFINITION ON OBJECT::[outbox_progress] TO outbox_operator;
 
 -- consumer: the inbox, and its purge.
 GRANT SELECT, INSERT, DELETE ON OBJECT::[outbox_inbox] TO outbox_consumer;
+-- Only with revisions.
+GRANT SELECT, INSERT, UPDATE ON OBJECT::[outbox_progress] TO outbox_consumer;
 
 -- poll --
 -- Reads the lane rows, and of each lane one entry of ready's primary key and two of
@@ -640,6 +717,12 @@ WHERE m.one = 1 AND m.purge_at <= DATEADD(microsecond, CAST(@p1 % 1000000 AS int
 -- Under the lock of purgeDue.
 UPDATE [outbox_meta] SET purge_at = CAST(SYSUTCDATETIME() AS datetime2(6)) WHERE one = 1
 
+-- purgeable --
+-- From the old end of done's primary key.
+SELECT COUNT(*) FROM (
+    SELECT TOP (@p2) d.pos FROM [outbox_done] AS d WITH (FORCESEEK, INDEX (1))
+    WHERE d.done_at <= DATEADD(microsecond, CAST(@p1 % 1000000 AS int), DATEADD(second, CAST(@p1 / 1000000 % 86400 AS int), DATEADD(day, CAST(@p1 / 1000000 / 86400 AS int), CAST(SYSUTCDATETIME() AS datetime2(6)))))) AS c
+
 -- record --
 -- Waits for another transaction that has inserted the same, by the primary key, and
 -- locks nothing else: a check before it would lock the range around the key. That the
@@ -667,6 +750,89 @@ FROM OPENJSON(@p1) WITH (consumer varchar(64) '$.c', message varchar(64) '$.m') 
 INNER LOOP JOIN [outbox_inbox] AS i WITH (FORCESEEK, INDEX (1))
    ON i.consumer_hash = CONVERT(binary(32), n.consumer, 2) AND i.message_hash = CONVERT(binary(32), n.message, 2)
 
+-- beginRevision --
+-- Makes the row of a key. That another transaction has made it since is an error of this
+-- statement alone: see record.
+SET XACT_ABORT OFF;
+INSERT INTO [outbox_revision] (key_hash, [key], revision)
+SELECT @p1, @p2, 0
+WHERE NOT EXISTS (SELECT 1 FROM [outbox_revision] AS k WITH (FORCESEEK, INDEX (1)) WHERE k.key_hash = @p1 AND k.[key] = @p2)
+
+-- raiseRevision --
+-- Waits for another producer of the key.
+UPDATE [outbox_revision] SET revision = revision + @p3 WHERE key_hash = @p1 AND [key] = @p2
+
+-- lastRevision --
+-- As raiseRevision, and keeps the lock.
+SELECT k.revision FROM [outbox_revision] AS k WITH (FORCESEEK, INDEX (1), UPDLOCK, ROWLOCK, READCOMMITTEDLOCK) WHERE k.key_hash = @p1 AND k.[key] = @p2
+
+-- revise --
+-- As insert, behind raiseRevision: the list's revision is how many messages of the key
+-- come after this one.
+INSERT INTO [outbox] (lane, id, topic, [key], key_hash, type, content_type, payload, headers, revision, replay)
+SELECT m.lane, CONVERT(binary(16), m.id, 2), CONVERT(varbinary(max), m.topic, 2), CONVERT(varbinary(max), m.message_key, 2), m.key_hash,
+    CONVERT(varbinary(max), m.type, 2), CONVERT(varbinary(max), m.content_type, 2), CONVERT(varbinary(max), m.payload, 2), CONVERT(varbinary(max), m.headers, 2), 
+    (SELECT k.revision FROM [outbox_revision] AS k WITH (FORCESEEK, INDEX (1))
+     WHERE k.key_hash = m.key_hash AND k.[key] = CAST(CONVERT(varbinary(max), m.message_key, 2) AS varbinary(512))) - m.revision, m.replay
+FROM OPENJSON(CAST(@p1 AS nvarchar(max))) WITH (nth int '$.n', lane int '$.lane', id varchar(32) '$.id', topic varchar(max) '$.topic',
+    message_key varchar(max) '$.key', key_hash bigint '$.hash', type varchar(max) '$.type', content_type varchar(max) '$.content_type',
+    payload varchar(max) '$.payload', headers varchar(max) '$.headers', revision bigint '$.revision', replay int '$.replay', delay bigint '$.delay') AS m
+ORDER BY m.nth
+
+-- beginProgress --
+-- As beginRevision.
+SET XACT_ABORT OFF;
+INSERT INTO [outbox_progress] (consumer, key_hash, [key], revision)
+SELECT @p1, @p2, @p3, 0
+WHERE NOT EXISTS (SELECT 1 FROM [outbox_progress] AS k WITH (FORCESEEK, INDEX (1)) WHERE k.consumer = @p1 AND k.key_hash = @p2 AND k.[key] = @p3)
+
+-- lastProgress --
+-- Waits for another transaction of the consumer and the key.
+SELECT k.revision FROM [outbox_progress] AS k WITH (FORCESEEK, INDEX (1), UPDLOCK, ROWLOCK, READCOMMITTEDLOCK) WHERE k.consumer = @p1 AND k.key_hash = @p2 AND k.[key] = @p3
+
+-- setProgress --
+UPDATE [outbox_progress] SET revision = @p4 WHERE consumer = @p1 AND key_hash = @p2 AND [key] = @p3
+
+-- progress --
+SELECT k.revision FROM [outbox_progress] AS k WITH (FORCESEEK, INDEX (1)) WHERE k.consumer = @p1 AND k.key_hash = @p2 AND k.[key] = @p3
+
+-- writeAudit --
+INSERT INTO [outbox_audit] (id, ended, who, action, selection, why, changed, failure)
+VALUES (@p1, @p2, @p3, @p4, @p5, @p6, @p7, @p8)
+
+-- audit --
+-- Backwards along audit's primary key; the second row is one entry of audit_id.
+SELECT TOP (@p2) b.pos, b.id, b.who, b.action, b.selection, b.why, DATEDIFF_BIG(microsecond, CAST('1970-01-01T00:00:00' AS datetime2(6)), b.written_at),
+    DATEDIFF_BIG(microsecond, CAST('1970-01-01T00:00:00' AS datetime2(6)), e.written_at), COALESCE(e.changed, 0), COALESCE(e.failure, 0x)
+FROM [outbox_audit] AS b WITH (FORCESEEK, INDEX (1))
+OUTER APPLY (
+    SELECT a.written_at, a.changed, a.failure FROM [outbox_audit] AS a WITH (FORCESEEK, INDEX ([outbox_audit_id]))
+    WHERE a.id = b.id AND a.ended = 1) AS e
+WHERE b.pos < @p1 AND b.ended = 0
+ORDER BY b.pos DESC
+
+-- viewLanes --
+-- Waits for who is changing a lane.
+SELECT l.lane, l.owner, l.epoch, DATEDIFF_BIG(microsecond, CAST(SYSUTCDATETIME() AS datetime2(6)), l.lease_until),
+    CASE WHEN l.served_at > CAST('1970-01-01T00:00:00' AS datetime2(6)) THEN DATEDIFF_BIG(microsecond, l.served_at, CAST(SYSUTCDATETIME() AS datetime2(6))) END
+FROM [outbox_lane] AS l
+ORDER BY l.lane
+
+-- viewDone --
+-- Backwards along done's primary key, past locked rows.
+SELECT TOP (@p1) d.pos, DATEDIFF_BIG(microsecond, d.done_at, CAST(SYSUTCDATETIME() AS datetime2(6))), DATEDIFF_BIG(microsecond, d.created_at, d.done_at),
+    CASE WHEN d.outcome = 'published' AND d.replay = 0 THEN 1 ELSE 0 END
+FROM [outbox_done] AS d WITH (FORCESEEK, INDEX (1), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE d.done_at > CAST('1970-01-01T00:00:00' AS datetime2(6))
+ORDER BY d.done_at DESC, d.pos DESC
+
+-- viewReasons --
+-- Backwards along parked's primary key, past locked rows.
+SELECT TOP (@p1) p.state, p.topic, COALESCE(p.reason, 0x)
+FROM [outbox_parked] AS p WITH (FORCESEEK, INDEX (1), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+WHERE p.pos > 0
+ORDER BY p.pos DESC
+
 -- migrateLock --
 -- One migration at a time in this database. The lock ends with the transaction, so that
 -- it needs no session of its own. Below 0 is no lock.
@@ -676,7 +842,8 @@ SELECT @result
 
 -- tables --
 -- Which of the tables there are: OBJECT_ID finds a name as statements do.
-SELECT OBJECT_ID(@p1, N'U'), OBJECT_ID(@p2, N'U'), OBJECT_ID(@p3, N'U'), OBJECT_ID(@p4, N'U'), OBJECT_ID(@p5, N'U'), OBJECT_ID(@p6, N'U')
+SELECT OBJECT_ID(@p1, N'U'), OBJECT_ID(@p2, N'U'), OBJECT_ID(@p3, N'U'), OBJECT_ID(@p4, N'U'), OBJECT_ID(@p5, N'U'), OBJECT_ID(@p6, N'U'),
+    OBJECT_ID(@p7, N'U'), OBJECT_ID(@p8, N'U'), OBJECT_ID(@p9, N'U')
 
 -- indexes --
 -- The indexes of a table, and what keeps them from taking row locks.
@@ -795,22 +962,24 @@ ORDER BY CASE WHEN p.seq IS NULL THEN 1 ELSE 0 END, p.seq, p.pos
 
 -- chooseReplay --
 -- One range of done's primary key, or its index on id. Of an id that was done several
--- times only the newest row, or one call would replay it once a row.
+-- times only the newest row, or one call would replay it once a row; and none that was
+-- done again since the replay began.
 SELECT TOP (@p4) DATEDIFF_BIG(microsecond, CAST('1970-01-01T00:00:00' AS datetime2(6)), d.done_at), d.pos, d.id,
-    CASE WHEN (SELECT TOP (1) r.seq FROM [outbox] AS r WITH (FORCESEEK, INDEX ([outbox_id])) WHERE r.id = d.id) IS NULL THEN 0 ELSE 1 END
+    CASE WHEN (SELECT TOP (1) r.seq FROM [outbox] AS r WITH (FORCESEEK, INDEX ([outbox_id])) WHERE r.id = d.id) IS NULL
+      AND (SELECT TOP (1) p.pos FROM [outbox_parked] AS p WITH (FORCESEEK, INDEX ([outbox_parked_id])) WHERE p.id = d.id) IS NULL THEN 0 ELSE 1 END
 FROM [outbox_done] AS d
 WHERE d.done_at >= CAST(DATEADD(microsecond, CAST(@p1 % 1000000 AS int), DATEADD(second, CAST(@p1 / 1000000 % 86400 AS int), DATEADD(day, CAST(@p1 / 1000000 / 86400 AS int), CAST('1970-01-01T00:00:00' AS datetime2(6))))) AS datetime2(6))
   AND (d.done_at > CAST(DATEADD(microsecond, CAST(@p1 % 1000000 AS int), DATEADD(second, CAST(@p1 / 1000000 % 86400 AS int), DATEADD(day, CAST(@p1 / 1000000 / 86400 AS int), CAST('1970-01-01T00:00:00' AS datetime2(6))))) AS datetime2(6)) OR d.pos > @p2)
   AND d.done_at < CAST(DATEADD(microsecond, CAST(@p3 % 1000000 AS int), DATEADD(second, CAST(@p3 / 1000000 % 86400 AS int), DATEADD(day, CAST(@p3 / 1000000 / 86400 AS int), CAST('1970-01-01T00:00:00' AS datetime2(6))))) AS datetime2(6))
-      AND d.id IN (SELECT CONVERT(binary(16), i.id, 2) FROM OPENJSON(@p5) WITH (id varchar(32) '$.i') AS i)
-      AND d.lane = @p6
-      AND d.key_hash = @p7
-      AND d.[key] = @p8 AND DATALENGTH(d.[key]) = DATALENGTH(@p8)
-      AND d.topic = @p9 AND DATALENGTH(d.topic) = DATALENGTH(@p9)
-      AND d.type = @p10 AND DATALENGTH(d.type) = DATALENGTH(@p10)
+      AND d.id IN (SELECT CONVERT(binary(16), i.id, 2) FROM OPENJSON(@p6) WITH (id varchar(32) '$.i') AS i)
+      AND d.lane = @p7
+      AND d.key_hash = @p8
+      AND d.[key] = @p9 AND DATALENGTH(d.[key]) = DATALENGTH(@p9)
+      AND d.topic = @p10 AND DATALENGTH(d.topic) = DATALENGTH(@p10)
+      AND d.type = @p11 AND DATALENGTH(d.type) = DATALENGTH(@p11)
   AND NOT EXISTS (
     SELECT 1 FROM [outbox_done] AS n WITH (FORCESEEK, INDEX ([outbox_done_id]))
-    WHERE n.id = d.id AND n.done_at < CAST(DATEADD(microsecond, CAST(@p3 % 1000000 AS int), DATEADD(second, CAST(@p3 / 1000000 % 86400 AS int), DATEADD(day, CAST(@p3 / 1000000 / 86400 AS int), CAST('1970-01-01T00:00:00' AS datetime2(6))))) AS datetime2(6))
+    WHERE n.id = d.id AND (n.done_at < CAST(DATEADD(microsecond, CAST(@p3 % 1000000 AS int), DATEADD(second, CAST(@p3 / 1000000 % 86400 AS int), DATEADD(day, CAST(@p3 / 1000000 / 86400 AS int), CAST('1970-01-01T00:00:00' AS datetime2(6))))) AS datetime2(6)) OR n.done_at >= CAST(DATEADD(microsecond, CAST(@p5 % 1000000 AS int), DATEADD(second, CAST(@p5 / 1000000 % 86400 AS int), DATEADD(day, CAST(@p5 / 1000000 / 86400 AS int), CAST('1970-01-01T00:00:00' AS datetime2(6))))) AS datetime2(6)))
       AND (n.done_at > d.done_at OR (n.done_at = d.done_at AND n.pos > d.pos)))
 ORDER BY d.done_at, d.pos
 
