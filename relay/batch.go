@@ -123,7 +123,8 @@ func (b *batch) fail(it *item, err error) (passes bool) {
 		it.outcome, it.counted = died, true
 	case IsUnavailable(err) && b.destination != nil:
 		// Other destinations must flow: out of their way.
-		it.outcome, it.delay = failed, jitter(b.down.wait(b.destination(it.row.Topic)))
+		it.outcome = failed
+		it.delay = max(jitter(b.down.wait(b.destination(it.row.Topic))), min(AskedDelay(err), b.cfg.RetryMax))
 	case uncounted(err):
 		it.outcome = left
 	case errors.Is(err, errSetAside):
@@ -132,7 +133,7 @@ func (b *batch) fail(it *item, err error) (passes bool) {
 		it.outcome, it.counted = died, true
 	default:
 		it.outcome, it.counted = failed, true
-		it.delay = retryDelay(attempt, b.cfg.RetryMin, b.cfg.RetryMax)
+		it.delay = max(retryDelay(attempt, b.cfg.RetryMin, b.cfg.RetryMax), min(AskedDelay(err), b.cfg.RetryMax))
 	}
 	if it.outcome == died && b.cfg.OnDead == PassKey {
 		return true
@@ -147,8 +148,9 @@ func (b *batch) fail(it *item, err error) (passes bool) {
 	return false
 }
 
-// errSetAside is the reason of a message whose topic's publishes time out.
-var errSetAside = errors.New("topic is slow: its publishes time out, waiting before the next is tried")
+// errSetAside is the reason of a message whose topic's publishes time out, or which alone
+// is unavailable.
+var errSetAside = errors.New("topic is set aside: its publishes time out or it is unavailable, waiting before the next is tried")
 
 // settled tells the observer what was recorded.
 func (b *batch) settled(took time.Duration) {
@@ -165,13 +167,10 @@ func (b *batch) settled(took time.Duration) {
 			}
 		case failed:
 			e.Failed++
-			b.observe(Failed{
-				ID: it.row.ID, Topic: it.row.Topic, Lane: b.lease.Lane, Attempt: it.row.Attempts + 1,
-				Counted: it.counted, Delay: it.delay, Err: it.err,
-			})
+			b.observe(Failed{Message: it.message, Counted: it.counted, Delay: it.delay, Err: it.err})
 		case died:
 			e.Died++
-			b.observe(Died{ID: it.row.ID, Topic: it.row.Topic, Lane: b.lease.Lane, Attempt: it.row.Attempts + 1, Err: it.err})
+			b.observe(Died{Message: it.message, Err: it.err})
 		case waiting, left:
 		}
 	}

@@ -11,6 +11,7 @@ import (
 type breakers struct {
 	least, most time.Duration
 	observer    Observer
+	topics      bool // what they are of are topics
 
 	mu   sync.Mutex
 	open map[string]*breaker
@@ -74,6 +75,10 @@ func (b *breakers) fail(destination string, began time.Time, err error) {
 	wait := jitter(ceiling(br.failures, b.least, b.most))
 	br.until = time.Now().Add(wait)
 	b.mu.Unlock()
+	if b.topics {
+		b.observer.Observe(BreakerOpened{Topic: destination, Wait: wait, Err: err})
+		return
+	}
 	b.observer.Observe(BreakerOpened{Destination: destination, Wait: wait, Err: err})
 }
 
@@ -83,7 +88,10 @@ func (b *breakers) succeed(destination string) {
 	_, was := b.open[destination]
 	delete(b.open, destination)
 	b.mu.Unlock()
-	if was {
+	switch {
+	case was && b.topics:
+		b.observer.Observe(BreakerClosed{Topic: destination})
+	case was:
 		b.observer.Observe(BreakerClosed{Destination: destination})
 	}
 }

@@ -59,7 +59,8 @@ type Config struct {
 	MaxAttempts int
 	// RetryMin and RetryMax shape the delay before the next attempt: random
 	// between 0 and a ceiling that starts at RetryMin, doubles with every
-	// attempt and stops at RetryMax, counted from the failure. Defaults: 1s, 5m.
+	// attempt and stops at RetryMax, counted from the failure. A broker may ask
+	// for more, see [RetryAfter], up to RetryMax. Defaults: 1s, 5m.
 	RetryMin, RetryMax time.Duration
 	// BreakerMin and BreakerMax bound the pause before an unavailable
 	// destination is tried again: it doubles from one to the other, jittered.

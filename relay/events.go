@@ -1,10 +1,6 @@
 package relay
 
-import (
-	"time"
-
-	"github.com/google/uuid"
-)
+import "time"
 
 // Observer is told what a relay does. Observe is called from many goroutines,
 // in the relay's way: it must be safe for concurrent use and return at once.
@@ -52,27 +48,23 @@ type (
 		Lane     int
 		Messages []Message
 		Errors   []error
-		Took     time.Duration
+		// Waited is how long before the call the messages were read.
+		Waited time.Duration
+		Took   time.Duration
 	}
 	// Failed is a message that was not accepted and will be tried again after
 	// Delay. Counted tells whether it cost an attempt; an unavailable broker's
 	// does not.
 	Failed struct {
-		ID      uuid.UUID
-		Topic   string
-		Lane    int
-		Attempt int
+		Message
 		Counted bool
 		Delay   time.Duration
 		Err     error
 	}
 	// Died is a message that is dead: it waits for an operator.
 	Died struct {
-		ID      uuid.UUID
-		Topic   string
-		Lane    int
-		Attempt int
-		Err     error
+		Message
+		Err error
 	}
 	// Settled are outcomes recorded.
 	Settled struct {
@@ -111,20 +103,24 @@ type (
 		Took      time.Duration
 	}
 	// BreakerOpened is a destination that is left alone for Wait, then probed.
-	// The destination is empty when the publisher names none.
+	// The destination is empty when the publisher names none. Where Topic is set it
+	// is only that topic that is left alone, because its publishes time out.
 	BreakerOpened struct {
 		Destination string
+		Topic       string
 		Wait        time.Duration
 		Err         error
 	}
-	// BreakerClosed is a destination that is back.
+	// BreakerClosed is a destination, or a topic, that is back.
 	BreakerClosed struct {
 		Destination string
+		Topic       string
 	}
-	// Purged are done messages removed after the retention.
+	// Purged are done messages removed after the retention, one by one or with the
+	// partition that they were in.
 	Purged struct {
-		Messages int
-		Took     time.Duration
+		Messages, Partitions int
+		Took                 time.Duration
 	}
 	// Erred is an operation on the database that failed. The relay goes on.
 	Erred struct {

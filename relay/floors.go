@@ -25,7 +25,7 @@ type floors struct {
 const (
 	// horizonEvery is the least time between two horizons, so also between a
 	// transaction's being given a seq and that seq's being below the floor.
-	horizonEvery = time.Second
+	horizonEvery = 250 * time.Millisecond
 	// sweepEvery is the least time between two looks from the start.
 	sweepEvery = 30 * time.Second
 	// lookShare bounds the time that goes into looking: it is done the less often

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,7 +17,7 @@ import (
 // the relay's timing can be tested to the millisecond. What it keeps true is
 // the seam's contract; engines are tested by the conformance suite.
 type memory struct {
-	mu     sync.Mutex
+	mu     lock
 	seq    int64
 	pos    int64
 	lanes  []memoryLane
@@ -36,6 +35,7 @@ type memory struct {
 	floors     []int64 // those polled above
 	purgedAt   time.Time
 	purges     int
+	purgedAge  time.Duration
 }
 
 type memoryLane struct {
@@ -55,8 +55,16 @@ type memoryRow struct {
 }
 
 func newMemory(lanes int) *memory {
-	return &memory{lanes: make([]memoryLane, lanes)}
+	return &memory{mu: make(lock, 1), lanes: make([]memoryLane, lanes)}
 }
+
+// lock is a mutex that the bubble's clock passes by: a bubble stands still for ever while
+// one of its goroutines waits for a sync.Mutex whose owner sleeps, as an operation may
+// that fails late.
+type lock chan struct{}
+
+func (l lock) Lock()   { l <- struct{}{} }
+func (l lock) Unlock() { <-l }
 
 // dialect
 
@@ -366,11 +374,32 @@ func (r *memoryRow) apply(f dialect.Failure) {
 	}
 }
 
-func (m *memory) Purge(context.Context, dialect.DB, time.Duration, int) (int, error) {
+func (m *memory) Purge(_ context.Context, _ dialect.DB, olderThan time.Duration, _ int) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.purges++
+	m.purgedAge = olderThan
 	return 0, nil
+}
+
+// partitioned is a memory whose done table is in partitions, or is not.
+type partitioned struct {
+	*memory
+	kept dialect.Partitions
+	err  error
+	age  time.Duration
+}
+
+// Bind implements [dialect.Dialect].
+func (p *partitioned) Bind(dialect.Tables) (dialect.Store, error) { return p, nil }
+
+func (p *partitioned) PartitionSQL() string { panic("unused") }
+
+func (p *partitioned) PartitionDone(context.Context, dialect.DB) (bool, error) { panic("unused") }
+
+func (p *partitioned) KeepPartitions(_ context.Context, _ dialect.DB, olderThan time.Duration) (dialect.Partitions, error) {
+	p.age = olderThan
+	return p.kept, p.err
 }
 
 func (m *memory) ClaimPurge(_ context.Context, _ dialect.DB, every time.Duration) (bool, error) {
@@ -400,6 +429,14 @@ func (m *memory) Discard(context.Context, dialect.DB, dialect.Filter, int) (int,
 }
 
 func (m *memory) Replay(context.Context, dialect.DB, dialect.Filter, *dialect.Cursor, int) (int, *dialect.Cursor, error) {
+	panic("unused")
+}
+
+func (m *memory) Replayable(context.Context, dialect.DB, dialect.Filter, *dialect.Cursor, int) (int, *dialect.Cursor, error) {
+	panic("unused")
+}
+
+func (m *memory) Purgeable(context.Context, dialect.DB, time.Duration, int) (int, error) {
 	panic("unused")
 }
 

@@ -42,18 +42,15 @@ type result struct {
 
 // publishRuns hands whole runs, in order, to a publisher that keeps order.
 func (b *batch) publishRuns() {
-	for again := true; again; {
-		again = false
-		for i := 0; i < len(b.items); {
-			var chunk []*item
-			var stop bool
-			chunk, i, stop = b.run(i)
-			if b.finishRun(b.try(chunk)) {
-				again = true
-			}
-			if stop {
-				return
-			}
+	for i := 0; i < len(b.items); {
+		var chunk []*item
+		var stop bool
+		chunk, i, stop = b.run(i)
+		if b.finishRun(b.try(chunk)) {
+			i = 0 // before anything that is behind it
+		}
+		if stop {
+			return
 		}
 	}
 }
@@ -102,6 +99,9 @@ func (b *batch) finishRun(r result) (again bool) {
 			it.outcome = accepted
 		case key.Valid && dead[key.V]:
 			again = true
+			for next := it.next; next != nil; next = next.next {
+				next.outcome = waiting // also what was not to be tried for its topic
+			}
 		case b.fail(it, r.errs[i]) && key.Valid:
 			if dead == nil {
 				dead = make(map[int64]bool)
@@ -244,56 +244,67 @@ func (b *batch) try(chunk []*item) result {
 			b.suspects.clear(b.destinationOf(it.row.Topic), it.row.ID)
 		}
 	}
-	b.observe(Attempted{Lane: b.lease.Lane, Messages: messages, Errors: errs, Took: time.Since(began)})
+	b.observe(Attempted{Lane: b.lease.Lane, Messages: messages, Errors: errs, Waited: began.Sub(b.read), Took: time.Since(began)})
 	return result{items: chunk, errs: errs}
 }
 
 // judge tells the breakers what a call says about its destinations.
 func (b *batch) judge(chunk []*item, errs []error, began time.Time) {
-	type finding struct {
-		unavailable, slow error
-		reached           bool
-	}
-	// Almost always one topic and one destination.
-	topics := make(map[string]*finding, 1)
-	destinations := make(map[string]*finding, 1)
-	of := func(findings map[string]*finding, name string) *finding {
-		f := findings[name]
-		if f == nil {
-			f = &finding{}
-			findings[name] = f
+	// Almost always one topic and one destination, and one call a message: no maps.
+	topics, destinations := make(findings, 0, 4), make(findings, 0, 4)
+	for i, it := range chunk {
+		if topic := topics.of(it.row.Topic); errs[i] == nil && !topic.reached {
+			topic.reached = true
+			b.arrivals.note(b.destinationOf(it.row.Topic), it.row.Topic)
 		}
-		return f
 	}
 	for i, it := range chunk {
-		topic, whole := of(topics, it.row.Topic), of(destinations, b.destinationOf(it.row.Topic))
+		topic, whole := topics.of(it.row.Topic), destinations.of(b.destinationOf(it.row.Topic))
 		switch err := errs[i]; {
+		case IsUnavailable(err) && !b.probe && (b.slow.wait(it.row.Topic) > 0 || b.arrivals.others(whole.name, topic.name, began)):
+			topic.bad = err // and not the destination, which others reach
 		case IsUnavailable(err):
-			whole.unavailable = err
+			whole.bad = err
 		case errors.Is(err, errPublishTimeout):
-			topic.slow = err
+			topic.bad = err
 		case err == nil || !uncounted(err):
 			topic.reached, whole.reached = true, true
 		}
 	}
-	for destination, f := range destinations {
-		switch {
-		case f.unavailable != nil:
-			b.down.fail(destination, began, f.unavailable)
-		case f.reached:
-			b.down.succeed(destination)
-		default:
-			b.down.forgo(destination)
+	destinations.tell(b.down, began)
+	topics.tell(b.slow, began)
+}
+
+// finding is what a call says about a topic or a destination: one error that speaks
+// of it as a whole, or that it was reached.
+type finding struct {
+	name    string
+	bad     error
+	reached bool
+}
+
+type findings []finding
+
+// of is the finding about name. It is good until the next call.
+func (f *findings) of(name string) *finding {
+	for i := len(*f) - 1; i >= 0; i-- {
+		if (*f)[i].name == name {
+			return &(*f)[i]
 		}
 	}
-	for topic, f := range topics {
-		switch {
-		case f.slow != nil:
-			b.slow.fail(topic, began, f.slow)
-		case f.reached:
-			b.slow.succeed(topic)
+	*f = append(*f, finding{name: name})
+	return &(*f)[len(*f)-1]
+}
+
+func (f findings) tell(b *breakers, began time.Time) {
+	for i := range f {
+		switch one := &f[i]; {
+		case one.bad != nil:
+			b.fail(one.name, began, one.bad)
+		case one.reached:
+			b.succeed(one.name)
 		default:
-			b.slow.forgo(topic)
+			b.forgo(one.name)
 		}
 	}
 }

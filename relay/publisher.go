@@ -33,12 +33,12 @@ type Message struct {
 // Publisher hands messages to a broker.
 type Publisher interface {
 	// Publish returns one result a message, in the same order: nil when the
-	// broker has durably accepted it, otherwise why not, see [Permanent] and
-	// [Unavailable]. A nil slice means that all were accepted. An unknown outcome
+	// broker has durably accepted it, otherwise why not, see [Permanent],
+	// [Unavailable] and [RetryAfter]. A nil slice means that all were accepted. An unknown outcome
 	// is an error: the message is published again under the same id.
 	//
-	// Messages of one call are of different keys unless the publisher is an
-	// [Orderer]. Calls are made concurrently. When ctx ends, by
+	// Messages of one call are of one lane and lease, and of different keys unless the
+	// publisher is an [Orderer]. Calls are made concurrently. When ctx ends, by
 	// Config.PublishTimeout, a lost lease or the relay's stop, Publish must
 	// return soon.
 	Publish(ctx context.Context, messages []Message) []error
@@ -96,7 +96,8 @@ func (e *unavailableError) Unwrap() error { return e.err }
 
 // Unavailable marks err as a broker that cannot be reached as a whole: no
 // attempt is counted against the message, and the relay waits for the broker
-// with growing pauses. A nil err stays nil.
+// with growing pauses. Where it accepts messages of other topics meanwhile, only the
+// topic is left alone. A nil err stays nil.
 func Unavailable(err error) error {
 	if err == nil {
 		return nil
@@ -108,6 +109,63 @@ func Unavailable(err error) error {
 func IsUnavailable(err error) bool {
 	var e *unavailableError
 	return errors.As(err, &e)
+}
+
+type retryAfterError struct {
+	err   error
+	after time.Duration
+}
+
+func (e *retryAfterError) Error() string { return e.err.Error() }
+func (e *retryAfterError) Unwrap() error { return e.err }
+
+// RetryAfter marks err as one of a broker that asks to be left alone for a time:
+// the message is tried again no sooner, though no later than Config.RetryMax
+// says either. Only this message waits. It changes nothing for an error that is
+// [Permanent], nor for one that is [Unavailable] where the publisher has a single
+// destination, for then the pause is the relay's. A nil err stays nil.
+func RetryAfter(err error, after time.Duration) error {
+	if err == nil {
+		return nil
+	}
+	return &retryAfterError{err, after}
+}
+
+// AskedDelay returns for how long err, marked by [RetryAfter], asks; 0 for any
+// other.
+func AskedDelay(err error) time.Duration {
+	if e := (*retryAfterError)(nil); errors.As(err, &e) {
+		return max(0, e.after)
+	}
+	return 0
+}
+
+// The kinds of errors that [ErrorKind] tells apart.
+const (
+	KindPermanent   = "permanent"   // marked by [Permanent]
+	KindUnavailable = "unavailable" // marked by [Unavailable]
+	KindTimeout     = "timeout"     // not within Config.PublishTimeout, or set aside with its topic
+	KindInterrupted = "interrupted" // ended by a lost lease or the relay's stop
+	KindRefused     = "refused"     // any other
+)
+
+// ErrorKind says in one word, of the few above, what kind of failure an error of an
+// event is, for metrics and logs; "" for nil.
+func ErrorKind(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case IsPermanent(err):
+		return KindPermanent
+	case IsUnavailable(err):
+		return KindUnavailable
+	case errors.Is(err, errPublishTimeout), errors.Is(err, errSetAside):
+		return KindTimeout
+	case errors.Is(err, errLeaseLost), errors.Is(err, errStopped):
+		return KindInterrupted
+	default:
+		return KindRefused
+	}
 }
 
 // call runs one Publish with its timeout and makes the result complete: a panic
@@ -170,7 +228,7 @@ func usable(err error) (safe error) {
 	}()
 	_ = err.Error()
 	_, _ = IsPermanent(err), IsUnavailable(err)
-	_ = uncounted(err)
+	_, _ = uncounted(err), AskedDelay(err)
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -29,11 +30,12 @@ type Relay struct {
 	cfg         Config
 	observe     func(Event)
 	down        *breakers // by destination: unavailable as a whole
-	slow        *breakers // by topic: publishes time out
+	slow        *breakers // by topic: publishes time out, or it alone is unavailable
 	woken       chan struct{}
 	floors      floors      // the dispatcher's
 	shaken      atomic.Bool // an operation on the database failed
 	suspects    suspects
+	arrivals    arrivals
 
 	mu    sync.Mutex
 	ran   bool
@@ -69,6 +71,7 @@ func New(o *outbox.Outbox, p Publisher, cfg Config) (*Relay, error) {
 		woken: make(chan struct{}, 1),
 		lanes: make(map[int]bool), rests: make(map[int]rest),
 	}
+	r.slow.topics = true
 	if p, ok := p.(Orderer); ok {
 		r.ordered = p.KeepsOrder()
 	}
@@ -192,7 +195,7 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 			if probe {
 				idle = 1
 			}
-			for _, lease := range r.claim(ctx, work, idle) {
+			for lease := range r.claim(ctx, work, idle) {
 				started++
 				busy++
 				turns.Go(func() {
@@ -230,10 +233,15 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 	}
 }
 
-// claim takes up to n lanes that are free and have work. A stop, which ends ctx,
+// claim takes up to n lanes that are free and have work, each when it is asked for the
+// next, so that work on the first need not wait for the last. A stop, which ends ctx,
 // does not cut a claim off: one that takes effect all the same would keep its
 // lane from others until the lease ends.
-func (r *Relay) claim(ctx, work context.Context, n int) []lease {
+func (r *Relay) claim(ctx, work context.Context, n int) iter.Seq[lease] {
+	return func(yield func(lease) bool) { r.claimEach(ctx, work, n, yield) }
+}
+
+func (r *Relay) claimEach(ctx, work context.Context, n int, yield func(lease) bool) {
 	r.look(ctx)
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Lease)
 	defer cancel()
@@ -245,16 +253,16 @@ func (r *Relay) claim(ctx, work context.Context, n int) []lease {
 	lanes, floor, err := r.poll(ctx, 2*n+r.working())
 	if err != nil {
 		r.erred(ctx, "poll", err)
-		return nil
+		return
 	}
 	r.observe(Polled{Lanes: len(lanes), Took: time.Since(began)})
 	// Relays that polled at the same moment got the same lanes: shuffle, so
 	// that they do not all try them in the same order.
 	rand.Shuffle(len(lanes), func(i, j int) { lanes[i], lanes[j] = lanes[j], lanes[i] })
-	var leases []lease
+	claimed := 0
 	for _, lane := range lanes {
-		if len(leases) == n || ctx.Err() != nil {
-			break
+		if claimed == n || ctx.Err() != nil {
+			return
 		}
 		if !r.remember(lane) {
 			continue
@@ -267,17 +275,19 @@ func (r *Relay) claim(ctx, work context.Context, n int) []lease {
 				// A claim that took effect all the same is taken again: the lane is
 				// ours by the table and not among those we work on.
 				r.erred(work, "claim", err)
-				break
+				return
 			}
 			continue
 		}
 		r.observe(Claimed{Lane: lane, Epoch: epoch})
-		leases = append(leases, lease{
+		claimed++
+		if !yield(lease{
 			Lease: dialect.Lease{Lane: lane, Owner: r.cfg.Owner, Epoch: epoch},
 			until: began.Add(r.cfg.Lease), floor: floor,
-		})
+		}) {
+			return
+		}
 	}
-	return leases
 }
 
 // lease is a claimed lane; until is when it ends unless it is renewed, by this
@@ -407,9 +417,10 @@ func (r *Relay) purge(ctx context.Context) {
 			continue
 		}
 		began, total := time.Now(), 0
+		dropped, age := r.keepPartitions(ctx, retention)
 		// Small batches, and an end before the next relay's turn.
 		for ctx.Err() == nil && time.Since(began) < r.cfg.PurgeEvery/2 {
-			n, err := r.store.Purge(ctx, r.db, retention, purgeBatch)
+			n, err := r.store.Purge(ctx, r.db, age, purgeBatch)
 			total += n
 			if err != nil {
 				r.erred(ctx, "purge", err)
@@ -419,9 +430,31 @@ func (r *Relay) purge(ctx context.Context) {
 				break
 			}
 		}
-		r.observe(Purged{Messages: total, Took: time.Since(began)})
+		r.observe(Purged{Messages: total, Partitions: dropped, Took: time.Since(began)})
 	}
 }
+
+// keepPartitions makes and drops the partitions of done, if it has some, and returns how
+// many it dropped and from which age on messages are left to be deleted: those of a
+// partition go together, a day after the first of them is old enough. What is older
+// stands where nothing could be dropped.
+func (r *Relay) keepPartitions(ctx context.Context, retention time.Duration) (dropped int, age time.Duration) {
+	p, ok := r.store.(dialect.Partitioner)
+	if !ok {
+		return 0, retention
+	}
+	kept, err := p.KeepPartitions(ctx, r.db, retention)
+	if err != nil {
+		r.erred(ctx, "partition", err)
+	}
+	if kept.Partitioned {
+		retention += partitionLength + time.Hour
+	}
+	return kept.Dropped, retention
+}
+
+// partitionLength is how long a partition of done is filled.
+const partitionLength = 24 * time.Hour
 
 const purgeBatch = 1000
 

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -68,6 +69,20 @@ func (b *broker) got() []relay.Message {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.accepted)
+}
+
+// published compares the accepted messages of a key, in order, with ids.
+func (b *broker) published(t *testing.T, key string, ids []uuid.UUID) {
+	t.Helper()
+	var order []uuid.UUID
+	for _, msg := range b.got() {
+		if msg.Key == key {
+			order = append(order, msg.ID)
+		}
+	}
+	if !slices.Equal(order, ids) {
+		t.Errorf("the key's messages were published in the order %v, want %v", order, ids)
+	}
 }
 
 func (b *broker) times(id uuid.UUID) []time.Time {
@@ -268,6 +283,61 @@ func TestPermanentAndPassKey(t *testing.T) {
 	}
 }
 
+// What a run refused because of a dead message before it goes out before what is in the
+// next run of the batch.
+func TestPassKeyAcrossRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		ids := m.enqueue(t, o, outbox.Message{Key: "k"}, outbox.Message{Key: "k"}, outbox.Message{Key: "k"}, outbox.Message{Key: "k"})
+		b := &broker{ordered: true, answer: func(_ context.Context, msg relay.Message) error {
+			if msg.ID == ids[0] {
+				return relay.Permanent(errors.New("too large"))
+			}
+			return nil
+		}}
+		drain(t, o, b, relay.Config{OnDead: relay.PassKey, PublishSize: 2})
+		b.published(t, "k", ids[1:])
+	})
+}
+
+// What a run refused because of a dead message stays before what is behind it, also where
+// nothing more may be published and what is behind it waits for its destination.
+func TestPassKeyStopsBehindTheDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		b := &broker{ordered: true}
+		b.answer = func(_ context.Context, msg relay.Message) error {
+			switch {
+			case msg.Key == "other" && ctx.Err() == nil:
+				return relay.Unavailable(errors.New("connection refused"))
+			case msg.Revision == 1:
+				cancel()
+				return relay.Permanent(errors.New("too large"))
+			}
+			return nil
+		}
+		m.enqueue(t, o, outbox.Message{Topic: "b", Key: "other"})
+		cfg := relay.Config{OnDead: relay.PassKey, BreakerMin: time.Minute, BreakerMax: time.Minute}
+		r, err := relay.New(o, fleet{b}, cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		time.Sleep(10 * time.Second) // the destination of b is down
+		ids := m.enqueue(t, o, outbox.Message{Topic: "a", Key: "k", Revision: 1}, outbox.Message{Topic: "a", Key: "k"}, outbox.Message{Topic: "b", Key: "k"})
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Minute)
+		drain(t, o, fleet{b}, cfg)
+		b.published(t, "k", ids[1:])
+	})
+}
+
 // A broker that is away costs no attempts, is left alone with growing pauses,
 // and the backlog goes out when it is back.
 func TestUnavailable(t *testing.T) {
@@ -344,6 +414,68 @@ func TestProbeIsOneMessage(t *testing.T) {
 			t.Errorf("%d settles for 1000 messages in batches of 100, want the probe's and 10", n)
 		}
 	})
+}
+
+// A topic that alone is unavailable stops no other one, and costs few calls; when the
+// broker is away as a whole, it is left alone as a whole.
+func TestTopicUnavailableAlone(t *testing.T) {
+	for _, ordered := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory(8)
+			o := m.open(t)
+			var away, sick atomic.Bool
+			sick.Store(true)
+			b := &broker{ordered: ordered, answer: func(_ context.Context, msg relay.Message) error {
+				if away.Load() || sick.Load() && msg.Topic == "sick" {
+					return relay.Unavailable(errors.New("not enough replicas"))
+				}
+				return nil
+			}}
+			e := &events{}
+			defer run(t, o, b, relay.Config{MaxAttempts: 3, Observer: e})()
+			calls := func() int {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				return b.calls
+			}
+			well, all := 0, 0
+			some := func() {
+				for i := range 100 {
+					topic := "sick"
+					if i%10 > 0 {
+						topic = "well"
+						well++
+					}
+					all++
+					m.enqueue(t, o, outbox.Message{Key: fmt.Sprint(all), Topic: topic})
+				}
+			}
+			for range 10 {
+				some()
+				time.Sleep(2 * time.Minute)
+				if n := len(b.got()); n != well {
+					t.Fatalf("ordered=%v: %d messages published beside the topic that is unavailable, want %d", ordered, n, well)
+				}
+			}
+			if n := count[relay.Died](e); n > 0 {
+				t.Errorf("ordered=%v: %d messages died of a topic that is unavailable", ordered, n)
+			}
+			away.Store(true)
+			before := calls()
+			some()
+			time.Sleep(10 * time.Minute)
+			// Some thirty probes of the broker and as many of the topic, and first calls.
+			if n := calls() - before; n > 150 {
+				t.Errorf("ordered=%v: %d calls while the broker was away, want a probe now and then", ordered, n)
+			}
+			away.Store(false)
+			sick.Store(false)
+			time.Sleep(2 * time.Minute)
+			if n := len(b.got()); n != all {
+				t.Errorf("ordered=%v: %d of %d messages published in the end", ordered, n, all)
+			}
+		})
+	}
 }
 
 // fleet is a publisher with a destination a topic.
@@ -527,6 +659,36 @@ func TestArchiveFails(t *testing.T) {
 		}
 		if count[relay.ArchiveFailed](e) != 1 {
 			t.Errorf("%d ArchiveFailed events, want 1", count[relay.ArchiveFailed](e))
+		}
+	})
+}
+
+// A disk that is full says so as what may pass. Where it has not for a lease, and is in the
+// way of the archive alone, messages leave as well.
+func TestArchiveIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		id := m.enqueue(t, o, outbox.Message{Key: "a"})[0]
+		m.fail = func(op string) error {
+			if op == "settle and archive" {
+				return classError(dialect.Transient)
+			}
+			return nil
+		}
+		b, e := &broker{}, &events{}
+		stop := run(t, o, b, relay.Config{Lease: 15 * time.Second, Observer: e})
+		time.Sleep(10 * time.Second)
+		if n := count[relay.ArchiveFailed](e); n > 0 {
+			t.Errorf("%d ArchiveFailed events after 10s of what may pass, want none yet", n)
+		}
+		time.Sleep(time.Minute)
+		stop()
+		if state, _ := m.state(id); state != "gone" || len(b.got()) != 1 {
+			t.Errorf("state %s after %d publishes, want gone after 1", state, len(b.got()))
+		}
+		if n := count[relay.ArchiveFailed](e); n != 1 {
+			t.Errorf("%d ArchiveFailed events, want 1", n)
 		}
 	})
 }
@@ -1162,5 +1324,51 @@ func TestConfigIsChecked(t *testing.T) {
 	}
 	if !errors.Is(err, outbox.ErrInvalid) {
 		t.Errorf("error %v is not ErrInvalid", err)
+	}
+}
+
+// TestPurgeKeepsPartitions drops those past the retention, and deletes one by one only
+// what they leave behind.
+func TestPurgeKeepsPartitions(t *testing.T) {
+	for name, c := range map[string]struct {
+		kept   dialect.Partitions
+		err    error
+		purged time.Duration
+	}{
+		"Plain":       {purged: time.Hour},
+		"Partitioned": {kept: dialect.Partitions{Partitioned: true, Dropped: 2, Made: 1}, purged: 26 * time.Hour},
+		"Failing":     {kept: dialect.Partitions{Partitioned: true}, err: errors.New("busy"), purged: 26 * time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &partitioned{memory: newMemory(1), kept: c.kept, err: c.err}
+				o, err := outbox.New(new(sql.DB), p, outbox.Config{Lanes: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var mu sync.Mutex
+				dropped, failed := 0, 0
+				stop := run(t, o, &broker{}, relay.Config{
+					PurgeEvery: time.Minute, Retention: time.Hour,
+					Observer: relay.ObserverFunc(func(e relay.Event) {
+						mu.Lock()
+						defer mu.Unlock()
+						switch e := e.(type) {
+						case relay.Purged:
+							dropped = e.Partitions
+						case relay.Erred:
+							if e.Op == "partition" && errors.Is(e.Err, c.err) {
+								failed++
+							}
+						}
+					}),
+				})
+				time.Sleep(5 * time.Minute)
+				stop()
+				if p.age != time.Hour || p.purgedAge != c.purged || dropped != c.kept.Dropped || (failed > 0) != (c.err != nil) {
+					t.Errorf("partitions of %v and messages of %v were purged, %d dropped, %d errors told", p.age, p.purgedAge, dropped, failed)
+				}
+			})
+		})
 	}
 }

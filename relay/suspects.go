@@ -3,6 +3,7 @@ package relay
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -60,4 +61,44 @@ func (s *suspects) clear(destination string, id uuid.UUID) {
 	delete(s.list, id)
 	s.accepted[destination]++
 	s.any.Store(len(s.list) > 0)
+}
+
+// arrivals tell when a destination last accepted a message, by topic: where others get
+// through, a topic that is unavailable is so alone, as one whose replicas are away.
+type arrivals struct {
+	mu   sync.Mutex
+	last map[string]arrival // by destination
+}
+
+type arrival struct {
+	topic string
+	at    time.Time
+	other time.Time // the last one of another topic
+}
+
+// note notes that the destination has accepted a message of the topic.
+func (a *arrivals) note(destination, topic string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.last == nil {
+		a.last = make(map[string]arrival)
+	}
+	now := a.last[destination]
+	if now.topic != topic {
+		now.topic, now.other = topic, now.at
+	}
+	now.at = time.Now()
+	a.last[destination] = now
+}
+
+// others tells whether the destination has accepted a message of another topic since
+// then.
+func (a *arrivals) others(destination, topic string, since time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	last := a.last[destination]
+	if last.topic == topic {
+		last.at = last.other
+	}
+	return !last.at.IsZero() && !last.at.Before(since)
 }

@@ -182,7 +182,7 @@ func (t *turn) deliver(rows []dialect.Row, parked bool) bool {
 // ours: what was accepted must not be published again because the database was
 // busy. Settle may be repeated, so an unknown outcome is no matter.
 func (t *turn) settle(s dialect.Settlement, b *batch) bool {
-	began := time.Now()
+	first := time.Now()
 	for try := 1; ; try++ {
 		// A connection that went silent must not hold the lane for ever, and a
 		// slow server must get its time.
@@ -204,9 +204,11 @@ func (t *turn) settle(s dialect.Settlement, b *batch) bool {
 		t.observe(SettleRetried{Lane: t.lease.Lane, Try: try, Err: err})
 		t.shake(err)
 		t.replaceReadOnly(t.work, err)
-		if class := t.classify(err); s.Archive && (class == dialect.Other || class == dialect.Missing) {
+		class := t.classify(err)
+		if s.Archive && (class == dialect.Other || class == dialect.Missing || class == dialect.Transient && time.Since(first) > t.cfg.Lease) {
 			// If it is the archive that fails, the messages must leave all the
-			// same: publishing them again and again would be worse.
+			// same: publishing them again and again would be worse. A full disk is
+			// Transient, and so is what really passes.
 			bare := s
 			bare.Archive = false
 			ctx, cancel := context.WithTimeout(t.work, t.cfg.Lease)
@@ -225,7 +227,7 @@ func (t *turn) settle(s dialect.Settlement, b *batch) bool {
 			return false
 		}
 	}
-	b.settled(time.Since(began))
+	b.settled(time.Since(first))
 	t.published += len(s.Published) + len(s.PublishedParked)
 	return true
 }
