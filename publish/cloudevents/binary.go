@@ -114,7 +114,7 @@ func FromAttributes(attributes []Attribute, body []byte) (relay.Message, error) 
 		switch a.Name {
 		case "specversion":
 			version = a.Value
-		case "source":
+		case "source", PartitionKey:
 		case "id":
 			m.ID, err = uuid.Parse(a.Value)
 		case "type":

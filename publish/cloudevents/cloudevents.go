@@ -35,7 +35,8 @@
 // tracestate are where tracing tools look for them. All other headers are in
 // headers, names and values unchanged.
 //
-// A consumer removes duplicates by source and id; a replay keeps both.
+// A consumer removes duplicates by source and id; a replay keeps both. [Parse]
+// reads an event back.
 //
 // [Attributes] and [FromAttributes] are for the bindings of brokers in their binary
 // mode, where attributes are headers and the payload is the body.
@@ -73,8 +74,13 @@ var ours = map[string]bool{
 	"specversion": true, "id": true, "source": true, "type": true, "subject": true,
 	"time": true, "datacontenttype": true, "dataschema": true, "data": true,
 	"topic": true, "sequence": true, "lane": true, "epoch": true, "attempt": true,
-	"emptykey": true, "replay": true, "revision": true, "headers": true,
+	"emptykey": true, "replay": true, "revision": true, "headers": true, PartitionKey: true,
 }
+
+// PartitionKey is the name of the partitioning extension's attribute, which some
+// bindings add with the key as its value. It is read as the key's repetition, so a
+// header of that name is among the headers that are no attributes.
+const PartitionKey = "partitionkey"
 
 // CheckSource tells whether source can be the source attribute: a non-empty
 // URI reference.
@@ -132,6 +138,13 @@ func Append(dst []byte, source string, m *relay.Message) []byte {
 	dst = appendHeaders(dst, m.Headers)
 	dst = appendData(dst, m.ContentType, m.Payload)
 	return append(dst, '}')
+}
+
+// AppendAttribute adds an attribute, a string, to the event that [Append] has
+// written at the end of dst. Its name must be an attribute name that the event does
+// not have.
+func AppendAttribute(dst []byte, name, value string) []byte {
+	return append(appendText(dst[:len(dst)-1], name, value), '}')
 }
 
 // Start is what every event that [Append] writes begins with.

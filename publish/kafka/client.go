@@ -14,7 +14,9 @@ import (
 
 // client is used by one call at a time.
 type client struct {
-	kafka *kgo.Client // nil: to be made
+	options       []kgo.Opt
+	transactional bool
+	kafka         *kgo.Client // nil: to be made
 	// known are the topics that the client has published to, so that it knows
 	// their partitions.
 	known map[string]bool
@@ -29,12 +31,12 @@ func (r *reads) OnBrokerRead(kgo.BrokerMetadata, int16, int, time.Duration, time
 	r.n.Add(1)
 }
 
-func (c *client) open(options []kgo.Opt) error {
+func (c *client) open() error {
 	if c.kafka != nil {
 		return nil
 	}
 	r := new(reads)
-	k, err := kgo.NewClient(append(append([]kgo.Opt(nil), options...), kgo.WithHooks(r))...)
+	k, err := kgo.NewClient(append(append([]kgo.Opt(nil), c.options...), kgo.WithHooks(r))...)
 	if err != nil {
 		return fmt.Errorf("kafka publisher: %w", err)
 	}
@@ -95,7 +97,7 @@ func (c *client) send(ctx context.Context, closed <-chan struct{}, records []*kg
 			}
 		})
 	}
-	if c.reads.n.Load() != before {
+	if !c.transactional && c.reads.n.Load() != before { // a transaction is whole in any case
 		return make([]result, len(records)), errEarly
 	}
 	flushed := make(chan struct{})

@@ -44,26 +44,35 @@ func TestServers(t *testing.T) {
 			}
 			b := newContainer(t, image, s.cmd)
 			r := reader{"broker:9092", []kgo.Opt{b.dialer()}}
-			publishtest.Run(t, publishtest.Target{
-				New: func(context.Context) (relay.Publisher, error) {
-					return kafka.Connect("broker:9092", kafka.Config{}, b.dialer())
-				},
-				Topic:   func(ctx context.Context) (string, error) { return r.newTopic(ctx, 2, nil) },
-				Consume: r.consume,
-				Kill:    b.kill, Start: b.start,
-				Pause: b.pause, Resume: b.resume,
-				Network: &publishtest.Network{
-					Address: b.address,
-					New: func(_ context.Context, addr string) (relay.Publisher, error) {
-						return kafka.Connect(addr, kafka.Config{}, via(addr))
-					},
-				},
-				TooLarge: 1 << 20,
-				Unknown:  "topic.nowhere", Remedy: "--create --topic topic.nowhere", Unroutable: "no/topic",
-				KeepsNil: true,
-				Patience: time.Minute, // a JVM starts slowly
-			})
+			for name, c := range map[string]kafka.Config{"plain": {}, "transactions": {TransactionalID: "shop"}} {
+				t.Run(name, func(t *testing.T) {
+					publishtest.Run(t, b.target(r, c))
+				})
+			}
 		})
+	}
+}
+
+// target is the suite's, of a publisher with that configuration.
+func (b *container) target(r reader, c kafka.Config) publishtest.Target {
+	return publishtest.Target{
+		New: func(context.Context) (relay.Publisher, error) {
+			return kafka.Connect("broker:9092", c, b.dialer())
+		},
+		Topic:   func(ctx context.Context) (string, error) { return r.newTopic(ctx, 2, nil) },
+		Consume: r.consume,
+		Kill:    b.kill, Start: b.start,
+		Pause: b.pause, Resume: b.resume,
+		Network: &publishtest.Network{
+			Address: b.address,
+			New: func(_ context.Context, addr string) (relay.Publisher, error) {
+				return kafka.Connect(addr, c, via(addr))
+			},
+		},
+		TooLarge: 1 << 20,
+		Unknown:  "topic.nowhere", Remedy: "--create --topic topic.nowhere", Unroutable: "no/topic",
+		KeepsNil: true,
+		Patience: time.Minute, // a JVM starts slowly
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 
 	"github.com/outbox-suite/outbox"
@@ -32,6 +33,18 @@ func newCluster(tb testing.TB, options ...kfake.Opt) (*kfake.Cluster, reader) {
 	}
 	tb.Cleanup(c.Close)
 	return c, reader{addr: c.ListenAddrs()[0]}
+}
+
+// eachWay runs a test without transactions, with them, and with them as brokers before
+// Kafka 4 have them.
+func eachWay(t *testing.T, test func(t *testing.T, c kafka.Config, options ...kfake.Opt)) {
+	t.Parallel()
+	t.Run("plain", func(t *testing.T) { t.Parallel(); test(t, kafka.Config{}) })
+	t.Run("transactions", func(t *testing.T) { t.Parallel(); test(t, kafka.Config{TransactionalID: "shop"}) })
+	t.Run("transactions of 3.8", func(t *testing.T) {
+		t.Parallel()
+		test(t, kafka.Config{TransactionalID: "shop"}, kfake.MaxVersions(kversion.V3_8_0()))
+	})
 }
 
 func connect(tb testing.TB, r reader, c kafka.Config, options ...kgo.Opt) *kafka.Publisher {
@@ -62,7 +75,7 @@ func message(topic, key string) relay.Message {
 
 func publish(tb testing.TB, p relay.Publisher, ms ...relay.Message) []error {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(tb.Context(), 30*time.Second)
 	defer cancel()
 	return p.Publish(ctx, ms)
 }
@@ -78,9 +91,11 @@ func seeded(tb testing.TB) *rand.Rand {
 // The broker refuses batches with a record that is bad. Whatever the runs, only
 // bad messages are refused for good, nothing of a key arrives after one, and all
 // else is accepted and arrives once, in order.
-func TestRefusedBatches(t *testing.T) {
-	t.Parallel()
-	cluster, r := newCluster(t, kfake.NumBrokers(2))
+func TestRefusedBatches(t *testing.T) { eachWay(t, testRefusedBatches) }
+
+func testRefusedBatches(t *testing.T, c kafka.Config, options ...kfake.Opt) {
+	t.Helper()
+	cluster, r := newCluster(t, append(options, kfake.NumBrokers(2))...)
 	cluster.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		cluster.KeepControl()
 		p := req.(*kmsg.ProduceRequest)
@@ -105,7 +120,7 @@ func TestRefusedBatches(t *testing.T) {
 		return resp, nil, bad
 	})
 	random := seeded(t)
-	p := connect(t, r, kafka.Config{}, kgo.ProducerBatchCompression(kgo.NoCompression()))
+	p := connect(t, r, c, kgo.ProducerBatchCompression(kgo.NoCompression()))
 	for range 8 {
 		topics := []string{topic(t, r, 3, nil), topic(t, r, 1, nil)}
 		ms := make([]relay.Message, 1+random.IntN(60))
@@ -161,10 +176,12 @@ func checkRuns(t *testing.T, r reader, topics []string, ms []relay.Message, errs
 }
 
 // A topic whose limit is lower than the publisher's.
-func TestTopicsOwnLimit(t *testing.T) {
-	t.Parallel()
-	_, r := newCluster(t, kfake.NumBrokers(1))
-	p := connect(t, r, kafka.Config{}, kgo.ProducerBatchCompression(kgo.NoCompression()))
+func TestTopicsOwnLimit(t *testing.T) { eachWay(t, testTopicsOwnLimit) }
+
+func testTopicsOwnLimit(t *testing.T, c kafka.Config, options ...kfake.Opt) {
+	t.Helper()
+	_, r := newCluster(t, append(options, kfake.NumBrokers(1))...)
+	p := connect(t, r, c, kgo.ProducerBatchCompression(kgo.NoCompression()))
 	small := topic(t, r, 1, map[string]string{"max.message.bytes": "4000"})
 	var ms []relay.Message
 	for i := range 40 {
@@ -193,10 +210,12 @@ func TestTopicsOwnLimit(t *testing.T) {
 
 // Leaders move from broker to broker, and one request in ten times out after it was
 // taken, while runs are published: nothing is lost, and the order is kept.
-func TestLeadersMove(t *testing.T) {
-	t.Parallel()
-	cluster, r := newCluster(t, kfake.NumBrokers(3))
-	p := connect(t, r, kafka.Config{})
+func TestLeadersMove(t *testing.T) { eachWay(t, testLeadersMove) }
+
+func testLeadersMove(t *testing.T, c kafka.Config, options ...kfake.Opt) {
+	t.Helper()
+	cluster, r := newCluster(t, append(options, kfake.NumBrokers(3))...)
+	p := connect(t, r, c)
 	name := topic(t, r, 6, nil)
 	random := seeded(t)
 	var mu sync.Mutex
@@ -266,8 +285,10 @@ func TestLeadersMove(t *testing.T) {
 }
 
 // What the broker says of a topic or a partition, and what it costs.
-func TestAnswers(t *testing.T) {
-	t.Parallel()
+func TestAnswers(t *testing.T) { eachWay(t, testAnswers) }
+
+func testAnswers(t *testing.T, config kafka.Config, options ...kfake.Opt) {
+	t.Helper()
 	for _, c := range []struct {
 		err         *kerr.Error
 		unavailable bool
@@ -280,13 +301,17 @@ func TestAnswers(t *testing.T) {
 	} {
 		t.Run(c.err.Message, func(t *testing.T) {
 			t.Parallel()
-			cluster, r := newCluster(t, kfake.NumBrokers(1))
-			p := connect(t, r, kafka.Config{})
+			cluster, r := newCluster(t, append(options, kfake.NumBrokers(1))...)
+			p := connect(t, r, config)
 			name, other := topic(t, r, 1, nil), topic(t, r, 1, nil)
 			if err := publish(t, p, message(name, "a"), message(other, "b")); errors.Join(err...) != nil {
 				t.Fatal(err)
 			}
-			h := cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: name, Err: c.err, Count: -1})
+			keys := []kmsg.Key{kmsg.Produce}
+			if c.err == kerr.TopicAuthorizationFailed {
+				keys = append(keys, kmsg.AddPartitionsToTxn)
+			}
+			h := cluster.Fault(kfake.Fault{Keys: keys, Topic: name, Err: c.err, Count: -1})
 			errs := publish(t, p, message(name, "a"), message(other, "b"))
 			if err := errs[0]; err == nil || relay.IsPermanent(err) || relay.IsUnavailable(err) != c.unavailable || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want it unavailable: %t, and %q", err, c.unavailable, c.want)

@@ -44,9 +44,33 @@
 //
 // The producer is idempotent: the client's own retries are not stored twice. A
 // message that the relay publishes again, because an outcome was not known, is:
-// the consumer's inbox removes it, by the id. Transactions are not used: they
-// would keep such duplicates from nobody, as a relay may die after the commit, and
-// consumers that do not ask for read_committed would see what was aborted.
+// the consumer's inbox removes it, by the id. Transactions keep such duplicates from
+// nobody, as a relay may die after the commit.
+//
+// # Transactions
+//
+// What Config.TransactionalID adds is a fence at the broker: each lane has a producer
+// of its own, whose transactional id ends in the lane's number, and what a call sends
+// is in a transaction, several where something of it is refused. When another relay
+// has taken the lane and published there, what the relay before still sends or commits
+// is refused by the broker; it is [relay.Unavailable], so that no attempt is counted,
+// the messages stay where they are, and the turn in the lane is over. That relay's
+// settlements are refused by the database as ever.
+//
+// Consumers must read with isolation.level=read_committed, which is not the default
+// of most clients: others see what was aborted. A transaction that a relay has not
+// ended, because it died or its time was over, is aborted when the lane is published
+// to again, or by the broker after 30 s; so long such consumers wait behind it.
+//
+// The broker fences by who came last, and knows no leases: a relay that stands still
+// from before its first call under a lease until after the next owner's takes the
+// lane's producer from that owner. The owner's call is Unavailable, and the next one
+// takes it back. So a stale relay is fenced once the lane's owner has published, and
+// until then the lease alone stops it.
+//
+// The user needs the permissions Write and Describe on the transactional ids. The
+// transactions were tried with kfake, which speaks Kafka's protocol, and never against
+// a real broker.
 package kafka
 
 import (
@@ -77,13 +101,24 @@ type Config struct {
 	// max.message.bytes of the topics. Default: 1 MiB.
 	MaxBytes int
 	// Clients is how many calls of Publish are under way at a time. Further calls
-	// wait. Default: 8.
+	// wait. With TransactionalID each lane has a client of its own, for one call at a
+	// time, and this is how many are kept while they are not used: fewer than there
+	// are lanes make clients come and go. Default: 8, with TransactionalID 64.
 	Clients int
+	// TransactionalID makes what a call sends a transaction of the lane's own producer,
+	// with this, a dash and the lane as its transactional id, so that the brokers fence
+	// a relay that has lost its lease. It must be this outbox's alone on these brokers,
+	// the same for all of its relays, and the publisher serve no other outbox.
+	// Consumers must read committed. Default: no transactions.
+	TransactionalID string
 }
 
 const (
 	defaultMaxBytes = 1 << 20
 	defaultClients  = 8
+	defaultLanes    = 64
+	// transactionFor is after how long the broker aborts a transaction.
+	transactionFor = 30 * time.Second
 	// leastBytes holds any message without payload and headers.
 	leastBytes = 16 << 10
 	mostBytes  = 64 << 20 // below what the client sends in one request
@@ -107,6 +142,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Clients == 0 {
 		c.Clients = defaultClients
+		if c.TransactionalID != "" {
+			c.Clients = defaultLanes
+		}
 	}
 	if c.Clients < 0 {
 		return c, fmt.Errorf("kafka publisher: clients is %d: give a number above 0", c.Clients)
@@ -118,7 +156,8 @@ func (c Config) withDefaults() (Config, error) {
 type Publisher struct {
 	cfg     Config
 	options []kgo.Opt
-	clients chan *client
+	clients chan *client // without transactions
+	lanes   lanes        // with them
 	closed  chan struct{}
 	once    sync.Once
 }
@@ -161,12 +200,21 @@ func Connect(brokers string, cfg Config, options ...kgo.Opt) (*Publisher, error)
 	if cfg.CreateTopics {
 		p.options = append(p.options, kgo.AllowAutoTopicCreation())
 	}
+	if cfg.TransactionalID != "" {
+		p.lanes = lanes{most: cfg.Clients, clients: make(map[int]*laneClient)}
+		k, err := kgo.NewClient(p.transactional(0)...)
+		if err != nil { // options that cannot be used
+			return nil, fmt.Errorf("kafka publisher: %w", err)
+		}
+		k.Close()
+		return p, nil
+	}
 	for range cfg.Clients {
-		p.clients <- &client{}
+		p.clients <- &client{options: p.options}
 	}
 	c := <-p.clients // options that cannot be used show here
 	defer func() { p.clients <- c }()
-	if err := c.open(p.options); err != nil {
+	if err := c.open(); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -182,6 +230,10 @@ func (p *Publisher) Close() error {
 	p.once.Do(func() {
 		close(p.closed)
 		go func() {
+			if p.cfg.TransactionalID != "" {
+				p.lanes.close()
+				return
+			}
 			for range p.cfg.Clients {
 				(<-p.clients).drop()
 			}

@@ -21,13 +21,20 @@ func via(addr string) kgo.Opt {
 	})
 }
 
-func TestPublisher(t *testing.T) {
+func TestPublisher(t *testing.T) { testPublisher(t, kafka.Config{}) }
+
+func TestTransactionalPublisher(t *testing.T) {
+	testPublisher(t, kafka.Config{TransactionalID: "shop"})
+}
+
+func testPublisher(t *testing.T, c kafka.Config) {
+	t.Helper()
 	t.Parallel()
 	b := newBroker(t)
 	r := reader{b.address(), []kgo.Opt{auth()}}
 	publishtest.Run(t, publishtest.Target{
 		New: func(context.Context) (relay.Publisher, error) {
-			return kafka.Connect(b.address(), kafka.Config{}, auth())
+			return kafka.Connect(b.address(), c, auth())
 		},
 		Topic:   func(ctx context.Context) (string, error) { return r.newTopic(ctx, 2, nil) },
 		Consume: r.consume,
@@ -36,7 +43,7 @@ func TestPublisher(t *testing.T) {
 		Network: &publishtest.Network{
 			Address: b.address(),
 			New: func(_ context.Context, addr string) (relay.Publisher, error) {
-				return kafka.Connect(addr, kafka.Config{}, auth(), via(addr))
+				return kafka.Connect(addr, c, auth(), via(addr))
 			},
 		},
 		TooLarge:   1 << 20,    // with the headers it is more than is sent
@@ -45,11 +52,13 @@ func TestPublisher(t *testing.T) {
 	})
 }
 
-func TestUnknownTopics(t *testing.T) {
-	t.Parallel()
-	_, r := newCluster(t, kfake.NumBrokers(2))
+func TestUnknownTopics(t *testing.T) { eachWay(t, testUnknownTopics) }
+
+func testUnknownTopics(t *testing.T, c kafka.Config, options ...kfake.Opt) {
+	t.Helper()
+	_, r := newCluster(t, append(options, kfake.NumBrokers(2))...)
 	results, err := publishtest.Check(t.Context(), publishtest.Target{
-		New:     func(context.Context) (relay.Publisher, error) { return kafka.Connect(r.addr, kafka.Config{}) },
+		New:     func(context.Context) (relay.Publisher, error) { return kafka.Connect(r.addr, c) },
 		Topic:   func(ctx context.Context) (string, error) { return r.newTopic(ctx, 2, nil) },
 		Consume: r.consume,
 		Unknown: "topic.nowhere", Remedy: "--create --topic topic.nowhere",

@@ -15,20 +15,20 @@ import (
 // of ctx. Messages that were not acknowledged by then fail, and may arrive all the
 // same. A message that follows one of its key that failed is not sent.
 func (p *Publisher) Publish(ctx context.Context, messages []relay.Message) []error {
+	if len(messages) == 0 {
+		return nil
+	}
 	c := &call{p: p, messages: messages, states: make([]state, len(messages)), limits: make(map[string]int), topics: make(map[string]error)}
 	for i := range messages {
 		s := &c.states[i]
 		s.record, s.size, s.err = p.encode(&messages[i])
 		s.done = s.err != nil
 	}
-	select {
-	case k := <-p.clients:
+	if k, release, err := p.acquire(ctx, messages); err == nil {
 		c.run(ctx, k)
-		p.clients <- k
-	case <-ctx.Done():
-		c.fail(fmt.Errorf("kafka publisher: no client is free: %w", context.Cause(ctx)))
-	case <-p.closed:
-		c.fail(relay.Unavailable(fmt.Errorf("kafka publisher: %w", errClosed)))
+		release()
+	} else {
+		c.fail(err)
 	}
 	errs := make([]error, len(messages))
 	for i := range errs {
@@ -47,6 +47,9 @@ type call struct {
 	limits map[string]int
 	// topics are those of which nothing more is sent, and why.
 	topics map[string]error
+	// apart has each wave be of one topic, since a transaction of several failed and
+	// which of them is to blame did not show.
+	apart bool
 }
 
 // state is what became of a message so far.
@@ -81,7 +84,7 @@ func (c *call) run(ctx context.Context, k *client) {
 			c.fail(fmt.Errorf("kafka publisher: not sent: %w", context.Cause(ctx)))
 			return
 		}
-		if err := k.open(c.p.options); err != nil {
+		if err := k.open(); err != nil {
 			c.fail(err)
 			return
 		}
@@ -90,7 +93,15 @@ func (c *call) run(ctx context.Context, k *client) {
 			r := *c.states[i].record // which is the client's from then on
 			records[n] = &r
 		}
-		results, why := k.send(ctx, c.p.closed, records)
+		send := k.send
+		if k.transactional {
+			send = k.transact
+		}
+		results, why := send(ctx, c.p.closed, records)
+		if k.transactional && !c.apart && c.hides(ctx, wave, records, results) {
+			c.apart = true
+			continue
+		}
 		if why != nil {
 			k.drop()
 			if errors.Is(why, errEarly) {
@@ -136,7 +147,10 @@ func (c *call) next(k *client) []int {
 		r := rooms[topic]
 		if r == nil {
 			r = &room{len(c.states), c.p.cfg.MaxBytes - batchOverhead}
-			if !k.known[topic] || k.kafka == nil {
+			switch {
+			case c.apart && len(rooms) > 0:
+				r.messages = 0
+			case !k.transactional && (!k.known[topic] || k.kafka == nil):
 				r.messages = 1 // the partitions are not known yet
 			}
 			if limit, ok := c.limits[topic]; ok {
@@ -170,7 +184,7 @@ func (c *call) settle(ctx context.Context, k *client, wave []int, records []*kgo
 	}
 	inBatch := make(map[partition]int)
 	inWave := make(map[string]int)
-	refused := make(map[string]bool)
+	refused, accepted := make(map[string]bool), make(map[string]bool)
 	for n := range wave {
 		inWave[records[n].Topic]++
 		if results[n].done {
@@ -182,7 +196,7 @@ func (c *call) settle(ctx context.Context, k *client, wave []int, records []*kgo
 		switch err := results[n].err; {
 		case !results[n].done:
 		case err == nil:
-			s.done = true
+			s.done, accepted[r.Topic] = true, true
 			k.known[r.Topic] = true // until it is dropped
 		case isRefusal(err) && inBatch[partition{r.Topic, r.Partition}] > 1:
 			refused[r.Topic] = true // another one may be to blame
@@ -200,10 +214,22 @@ func (c *call) settle(ctx context.Context, k *client, wave []int, records []*kgo
 		switch limit, ok := c.limits[topic]; {
 		case refused[topic]:
 			c.limits[topic] = max(1, n/2)
-		case ok:
+		case ok && accepted[topic]: // not what was aborted because of another topic
 			c.limits[topic] = 2 * limit
 		}
 	}
+}
+
+// hides tells whether a transaction failed for reasons that it gave of several topics,
+// though it may be for one of them.
+func (c *call) hides(ctx context.Context, wave []int, records []*kgo.Record, results []result) bool {
+	blamed := make(map[string]bool)
+	for n, i := range wave {
+		if err := results[n].err; err != nil && !isRefusal(err) && !relay.IsUnavailable(c.explain(ctx, err, &c.messages[i], records[n].Topic)) {
+			blamed[records[n].Topic] = true
+		}
+	}
+	return len(blamed) > 1
 }
 
 // fail ends the call for all messages that are not done.
@@ -250,6 +276,12 @@ func (c *call) explain(ctx context.Context, err error, m *relay.Message, topic s
 		return fmt.Errorf("%w: the user needs the permission to write to it", failed)
 	case errors.Is(err, kerr.ClusterAuthorizationFailed):
 		return fmt.Errorf("%w: the user needs the permission IdempotentWrite on the cluster", failed)
+	case errors.Is(err, kerr.TransactionalIDAuthorizationFailed):
+		return fmt.Errorf("%w: the user needs the permissions Write and Describe on the transactional id %q", failed, c.p.transactionalID(m.Lane))
+	case isFenced(err):
+		return relay.Unavailable(fmt.Errorf("%w: another relay has the lane's transactional id %q, or it took too long; if it happens all the time, another outbox uses the id", failed, c.p.transactionalID(m.Lane)))
+	case c.p.cfg.TransactionalID != "" && isAborted(err):
+		return relay.Unavailable(failed)
 	case errors.As(err, &broker) && !broker.Retriable:
 		return failed
 	case broker == nil && !isConnection(err):
@@ -259,5 +291,5 @@ func (c *call) explain(ctx context.Context, err error, m *relay.Message, topic s
 }
 
 func isConnection(err error) bool {
-	return errors.Is(err, kgo.ErrRecordRetries) || errors.Is(err, kgo.ErrRecordTimeout) || errors.Is(err, kgo.ErrClientClosed) || kgo.IsRetryableBrokerErr(err)
+	return errors.Is(err, kgo.ErrRecordRetries) || errors.Is(err, kgo.ErrRecordTimeout) || errors.Is(err, kgo.ErrClientClosed) || errors.Is(err, errTransaction) || kgo.IsRetryableBrokerErr(err)
 }

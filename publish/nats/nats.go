@@ -57,6 +57,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/outbox-suite/outbox/internal/redact"
 	"github.com/outbox-suite/outbox/publish/cloudevents"
 )
 
@@ -139,7 +140,7 @@ func Connect(servers string, cfg Config, options ...nats.Option) (*Publisher, er
 	}, options...)
 	conn, err := nats.Connect(servers, all...)
 	if err != nil {
-		return nil, fmt.Errorf("nats publisher: %w", withoutURL(err))
+		return nil, fmt.Errorf("nats publisher: server address or options cannot be used: %w", redact.URL(err))
 	}
 	p, err := newPublisher(conn, cfg)
 	if err != nil {

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/outbox-suite/outbox/internal/redact"
 	"github.com/outbox-suite/outbox/relay"
 )
 
@@ -180,12 +180,12 @@ const (
 
 // explain says what an error means for the message.
 func (p *Publisher) explain(err error, topic string, msg *nats.Msg) error {
-	failed := fmt.Errorf("nats publisher: topic %q: %w", topic, withoutURL(err))
+	failed := fmt.Errorf("nats publisher: topic %q: %w", topic, redact.URL(err))
 	var api *jetstream.APIError
 	switch {
 	case errors.Is(err, errDisconnected):
 		if last := p.conn.LastError(); last != nil {
-			failed = fmt.Errorf("nats publisher: %w: %w", errDisconnected, withoutURL(last))
+			failed = fmt.Errorf("nats publisher: %w: %w", errDisconnected, redact.URL(last))
 		}
 		return relay.Unavailable(failed)
 	case errors.Is(err, nats.ErrMaxPayload):
@@ -240,18 +240,10 @@ func (p *Publisher) whyNoStream(ctx context.Context, topic, subject string) erro
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount), errors.Is(err, nats.ErrNoResponders):
 		return relay.Unavailable(fmt.Errorf("nats publisher: JetStream does not answer: %w: enable it for the server and the account", err))
 	}
-	failed := fmt.Errorf("nats publisher: topic %q: no stream answers for subject %q, and the server does not say why: %w", topic, subject, withoutURL(err))
+	failed := fmt.Errorf("nats publisher: topic %q: no stream answers for subject %q, and the server does not say why: %w", topic, subject, redact.URL(err))
 	if errors.Is(p.conn.LastError(), nats.ErrPermissionViolation) {
 		return fmt.Errorf("%w: the user may need the permission to publish to $JS.API.STREAM.NAMES", failed)
 	}
 	// A cluster that has lost its majority is silent.
 	return relay.Unavailable(failed)
-}
-
-// withoutURL takes away a URL that does not parse, which may hold a password.
-func withoutURL(err error) error {
-	if e := (*url.Error)(nil); errors.As(err, &e) {
-		return fmt.Errorf("server address cannot be used: %w", e.Err)
-	}
-	return err
 }

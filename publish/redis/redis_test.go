@@ -75,7 +75,7 @@ func message(topic string) relay.Message {
 
 func publish(t *testing.T, p relay.Publisher, ms ...relay.Message) []error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	return p.Publish(ctx, ms)
 }

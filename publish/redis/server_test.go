@@ -74,7 +74,7 @@ func (b *broker) start(ctx context.Context) error {
 	}
 	c := b.client()
 	defer c.Close()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		err := c.Ping(ctx).Err()
 		if err == nil {

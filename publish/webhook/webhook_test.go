@@ -10,7 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
+	"net/netip"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,10 +25,7 @@ import (
 	"github.com/outbox-suite/outbox/relay"
 )
 
-func TestMain(m *testing.M) {
-	_ = os.Setenv("NO_PROXY", "*") // the endpoints are here
-	os.Exit(m.Run())
-}
+var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 
 func messages(n int) []relay.Message {
 	all := make([]relay.Message, n)
@@ -56,6 +53,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *httptest.Server {
 
 func open(t *testing.T, url string, cfg webhook.Config) *webhook.Publisher {
 	t.Helper()
+	cfg.Allow = loopback
 	p, err := webhook.New(url, cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +87,8 @@ func TestPostsOneEventARequest(t *testing.T) {
 		t.Fatalf("%d requests, want %d", len(bodies), len(sent))
 	}
 	for i := range sent {
-		if want := "POST /hook " + string(cloudevents.Append(nil, "/shop", &sent[i])); bodies[i] != want {
+		event := cloudevents.AppendAttribute(cloudevents.Append(nil, "/shop", &sent[i]), "partitionkey", sent[i].Key)
+		if want := "POST /hook " + string(event); bodies[i] != want {
 			t.Errorf("request %d is\n%s\nwant\n%s", i, bodies[i], want)
 		}
 	}
@@ -106,7 +105,7 @@ func TestPostsOneEventARequest(t *testing.T) {
 }
 
 func TestAnswers(t *testing.T) {
-	const accepted, retried, dead = "accepted", "tried again", "dead"
+	const accepted, retried, unavailable, dead = "accepted", "tried again", "unavailable", "dead"
 	for _, test := range []struct {
 		status int
 		want   string
@@ -116,22 +115,31 @@ func TestAnswers(t *testing.T) {
 		{202, accepted},
 		{204, accepted},
 		{299, accepted},
-		{300, retried},
-		{302, retried},
-		{307, retried},
-		{308, retried},
+		{101, retried},
+		{300, dead},
+		{301, dead},
+		{302, dead},
+		{304, dead},
+		{307, dead},
+		{308, dead},
 		{400, dead},
 		{401, dead},
+		{403, dead},
 		{404, dead},
 		{408, retried},
 		{410, dead},
 		{413, dead},
+		{415, dead},
 		{422, dead},
 		{425, retried},
 		{429, retried},
+		{431, dead},
 		{500, retried},
 		{501, retried},
-		{503, retried},
+		{502, unavailable},
+		{503, unavailable},
+		{504, unavailable},
+		{505, retried},
 		{599, retried},
 		{600, retried},
 	} {
@@ -141,8 +149,12 @@ func TestAnswers(t *testing.T) {
 				requests.Add(1)
 				w.Header().Set("Location", "/elsewhere")
 				w.Header().Set("Retry-After", "3600")
+				if test.status == http.StatusSwitchingProtocols {
+					w.Header().Set("Upgrade", "x")
+					w.Header().Set("Connection", "Upgrade")
+				}
 				w.WriteHeader(test.status)
-				if test.status != http.StatusNoContent {
+				if test.status > 101 && test.status != http.StatusNoContent {
 					_, _ = io.Copy(w, r.Body) // as some do; it must not reach the error
 				}
 			})
@@ -150,7 +162,7 @@ func TestAnswers(t *testing.T) {
 			got := accepted
 			switch {
 			case relay.IsUnavailable(err):
-				got = "unavailable"
+				got = unavailable
 			case relay.IsPermanent(err):
 				got = dead
 			case err != nil:
@@ -166,6 +178,9 @@ func TestAnswers(t *testing.T) {
 			if err != nil && !strings.Contains(err.Error(), fmt.Sprint(test.status)) {
 				t.Errorf("error %q does not name the status", err)
 			}
+			if relay.IsPermanent(err) && !strings.HasSuffix(err.Error(), ", then requeue the message") {
+				t.Errorf("error %q does not say what to do", err)
+			}
 		})
 	}
 }
@@ -175,6 +190,47 @@ func first(errs []error) error {
 		return nil
 	}
 	return errs[0]
+}
+
+func TestRetryAfter(t *testing.T) {
+	date := func(at time.Time) string { return at.UTC().Format(http.TimeFormat) }
+	now := time.Now()
+	const year = 365 * 24 * time.Hour
+	for _, test := range []struct {
+		value, date string
+		want        time.Duration
+	}{
+		{"", "", 0},
+		{"0", "", 0},
+		{"7", "", 7 * time.Second},
+		{" 120 ", "", 2 * time.Minute},
+		{"99999999999", "", year},
+		{strings.Repeat("9", 99), "", year},
+		{"-7", "", 0},
+		{"7.5", "", 0},
+		{"soon", "", 0},
+		// The answer's own clock counts, whatever it says.
+		{date(now.Add(time.Hour)), date(now.Add(50 * time.Minute)), 10 * time.Minute},
+		{date(now.Add(-time.Hour)), date(now.Add(-2 * time.Hour)), time.Hour},
+		{date(now.Add(-time.Hour)), date(now), 0},
+		{date(now.Add(100 * year)), date(now), year},
+		{now.UTC().Add(time.Minute).Format(time.RFC850), date(now), time.Minute},
+		{now.UTC().Add(time.Minute).Format(time.ANSIC), date(now), time.Minute},
+		{date(now.Add(time.Hour)), "garbage", time.Hour},
+	} {
+		s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", test.value)
+			if test.date != "" {
+				w.Header().Set("Date", test.date)
+			}
+			w.WriteHeader(http.StatusServiceUnavailable)
+		})
+		err := first(open(t, s.URL, webhook.Config{}).Publish(t.Context(), messages(1)))
+		got := relay.AskedDelay(err)
+		if err == nil || got > test.want || got < test.want-5*time.Second {
+			t.Errorf("%q at %q: got %v, want %v", test.value, test.date, got, test.want)
+		}
+	}
 }
 
 func secretFree(t *testing.T, err error) {
@@ -311,7 +367,133 @@ func TestNewRefuses(t *testing.T) {
 		}
 		secretFree(t, err)
 	}
-	if _, err := webhook.New("http://host", webhook.Config{Source: "a b"}); err == nil {
-		t.Error("a source that is no URI reference is accepted")
+	for name, cfg := range map[string]webhook.Config{
+		"source":       {Source: "a b"},
+		"mode":         {Mode: 7},
+		"line break":   {Header: http.Header{"X-A": {"ok", "secret\r\nX-B: c"}}},
+		"beyond ASCII": {Header: http.Header{"X-A": {"secret ü"}}},
+		"bytes":        {Header: http.Header{"X-A": {"secret \xff"}}},
+		"name":         {Header: http.Header{"X A:": {"secret"}}},
+		"empty name":   {Header: http.Header{"": {"secret"}}},
+		"host":         {Header: http.Header{"host": {"secret"}}},
+		"content type": {Header: http.Header{"Content-Type": {"secret"}}},
+	} {
+		_, err := webhook.New("http://host", cfg)
+		_, other := webhook.NewHosts(func(string) string { return "" }, cfg)
+		if err == nil || other == nil {
+			t.Errorf("%s is accepted", name)
+		}
+		secretFree(t, err)
+	}
+}
+
+// TestSlowAnswer: the answer is known when its header is there.
+func TestSlowAnswer(t *testing.T) {
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		_, _ = w.Write([]byte("x"))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+	began := time.Now()
+	for i, err := range open(t, s.URL, webhook.Config{}).Publish(t.Context(), messages(2)) {
+		if err != nil {
+			t.Errorf("message %d: %v", i, err)
+		}
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("it took %v to throw an answer away", took)
+	}
+}
+
+// TestHugeHeader: an answer cannot fill the memory.
+func TestHugeHeader(t *testing.T) {
+	s := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("X-Huge", strings.Repeat("x", 1<<20))
+	})
+	err := first(open(t, s.URL, webhook.Config{}).Publish(t.Context(), messages(1)))
+	if err == nil || relay.IsPermanent(err) || relay.IsUnavailable(err) {
+		t.Errorf("got %v, want an error that is tried again", err)
+	}
+}
+
+// TestRedirectsAreNotFollowed looks at where they lead.
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	var led atomic.Int64
+	other := serve(t, func(http.ResponseWriter, *http.Request) { led.Add(1) })
+	for status := 300; status < 309; status++ {
+		s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Location", other.URL+"/secret")
+			w.WriteHeader(status)
+		})
+		err := first(open(t, s.URL, webhook.Config{}).Publish(t.Context(), messages(1)))
+		if !relay.IsPermanent(err) {
+			t.Errorf("%d: %v, want it refused for good", status, err)
+		}
+		secretFree(t, err)
+	}
+	if n := led.Load(); n != 0 {
+		t.Errorf("%d redirects were followed", n)
+	}
+}
+
+func TestHosts(t *testing.T) {
+	var got atomic.Int64
+	s := serve(t, func(http.ResponseWriter, *http.Request) { got.Add(1) })
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	refused := l.Addr().String()
+	_ = l.Close()
+	h, err := webhook.NewHosts(func(topic string) string {
+		switch topic {
+		case "here":
+			return s.URL + "/?token=secret"
+		case "away":
+			return "http://user:secret@" + refused
+		case "bad":
+			return "secret:"
+		case "upper":
+			return "https://HOOKS.example/secret"
+		}
+		return ""
+	}, webhook.Config{Allow: loopback})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ms := messages(6)
+	for i, topic := range []string{"away", "here", "none", "bad", "away", "here"} {
+		ms[i].Topic = topic
+	}
+	errs := h.Publish(t.Context(), ms)
+	for i, err := range errs {
+		secretFree(t, err)
+		switch ms[i].Topic {
+		case "here":
+			if err != nil {
+				t.Errorf("%d: %v, want it accepted", i, err)
+			}
+		case "away":
+			if !relay.IsUnavailable(err) {
+				t.Errorf("%d: %v, want unavailable", i, err)
+			}
+		default:
+			if !relay.IsPermanent(err) || !strings.Contains(err.Error(), ms[i].Topic) {
+				t.Errorf("%d: %v, want it refused for good, with its topic", i, err)
+			}
+		}
+	}
+	if got.Load() != 2 {
+		t.Errorf("%d requests, want 2", got.Load())
+	}
+	for topic, want := range map[string]string{"here": strings.TrimPrefix(s.URL, "http://"), "away": refused, "none": "", "bad": "", "upper": "hooks.example"} {
+		if got := h.Destination(topic); got != want {
+			t.Errorf("topic %s: destination %q, want %q", topic, got, want)
+		}
+	}
+	var _ relay.Destinations = h
+	if _, ok := any(h.Publisher).(relay.Destinations); ok {
+		t.Error("a publisher to one endpoint names destinations: its backlog would be parked in an outage")
 	}
 }
