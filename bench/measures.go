@@ -221,26 +221,37 @@ func workerRates(ctx context.Context, r *run) error {
 func relayRates(ctx context.Context, r *run) error {
 	n := r.scale.batch(1000, small)
 	counts := []int{1, 2, 4}
-	var sides []side
-	for _, relays := range counts {
-		cfg := relay.Config{Batch: 1000, Retention: relay.NoRetention}
-		sides = append(sides, side{fmt.Sprintf("relays: %d", relays), r.drainRate(n, small, fleet{relays: relays, config: cfg})})
+	chart := Chart{Title: "Drain by relays", X: "relays", Y: "messages/s"}
+	compare := func(what, single, plural, more string, rate func(count int) func(context.Context) ([]float64, error)) error {
+		var sides []side
+		for _, count := range counts {
+			sides = append(sides, side{fmt.Sprintf("%s: %d", plural, count), rate(count)})
+		}
+		got, err := r.rounds(ctx, r.opts.Rounds, what, sides...)
+		if err != nil {
+			return err
+		}
+		for i, count := range counts {
+			if count > 1 {
+				r.emit(row{
+					what: fmt.Sprintf("relays %d%s", count, more), unit: "messages/s", ours: got[i][0], against: "one " + single, base: got[0][0],
+					goal: fmt.Sprintf("relays/%d", count), fallback: Goal{Text: "≥ one relay", RatioLeast: 1},
+				})
+			}
+			r.plot(chart, plural+", publishing takes no time", float64(count), got[i][0])
+		}
+		return nil
 	}
-	got, err := r.rounds(ctx, r.opts.Rounds, "batch 1000", sides...)
-	if err != nil {
+	err := compare("batch 1000", "relay", "relays", "", func(relays int) func(context.Context) ([]float64, error) {
+		cfg := relay.Config{Batch: 1000, Retention: relay.NoRetention}
+		return r.drainRate(n, small, fleet{relays: relays, config: cfg})
+	})
+	if err != nil || r.target.Process == nil {
 		return err
 	}
-	chart := Chart{Title: "Drain by relays", X: "relays", Y: "messages/s"}
-	for i, relays := range counts {
-		if relays > 1 {
-			r.emit(row{
-				what: fmt.Sprintf("relays %d", relays), unit: "messages/s", ours: got[i][0], against: "one relay", base: got[0][0],
-				goal: fmt.Sprintf("relays/%d", relays), fallback: Goal{Text: "≥ one relay", RatioLeast: 1},
-			})
-		}
-		r.plot(chart, "relays, publishing takes no time", float64(relays), got[i][0])
-	}
-	return nil
+	return compare("processes", "process", "processes", ", each a process", func(processes int) func(context.Context) ([]float64, error) {
+		return r.processRate(n, processes)
+	})
 }
 
 func growth(ctx context.Context, r *run) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -93,6 +94,28 @@ const (
 	fillBatch   = 500
 	fillWriters = 4
 )
+
+// fillAtOnce enqueues n messages in one transaction and returns when it began to
+// commit.
+func (r *run) fillAtOnce(ctx context.Context, o *outbox.Outbox, n int) (committing time.Time, err error) {
+	src := r.source(0, small)
+	err = r.inTx(ctx, o.DB(), func(tx *sql.Tx) error {
+		for left := n; left > 0; {
+			messages, err := src.next(min(left, fillBatch))
+			if err != nil {
+				return err
+			}
+			if _, err := o.Enqueue(ctx, tx, messages...); err != nil {
+				return fmt.Errorf("fill: %w", err)
+			}
+			left -= len(messages)
+		}
+		committing = time.Now()
+		return nil
+	})
+	o.Wake() //nolint:contextcheck // a wake-up has no context
+	return committing, err
+}
 
 // fill writes n messages with payloads of size.
 func (r *run) fill(ctx context.Context, insert inserter, n, size int) error {

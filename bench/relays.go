@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -116,49 +117,122 @@ func (r *run) start(ctx context.Context, f fleet) (stop func() error, err error)
 // stalled is how long a drain may go without a settle.
 const stalled = 2 * time.Minute
 
+// tally counts what relays have settled.
+type tally struct {
+	total atomic.Int64
+	moved chan struct{} // holds one when the total has grown
+}
+
+func newTally() *tally { return &tally{moved: make(chan struct{}, 1)} }
+
+// add is told the total so far, in any order.
+func (t *tally) add(total int64) {
+	for was := t.total.Load(); total > was && !t.total.CompareAndSwap(was, total); {
+		was = t.total.Load()
+	}
+	select {
+	case t.moved <- struct{}{}:
+	default: // whoever waits will look
+	}
+}
+
+// await waits until the total is n.
+func (t *tally) await(ctx context.Context, n int64) error {
+	quiet := time.NewTimer(stalled)
+	defer quiet.Stop()
+	for t.total.Load() < n {
+		select {
+		case <-t.moved:
+			quiet.Reset(stalled)
+		case <-quiet.C:
+			return fmt.Errorf("no message was settled for %v", stalled)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
 // drain starts the relays, waits until n messages are settled, and returns how long
 // that took, from before the start.
 func (r *run) drain(ctx context.Context, n int, f fleet) (time.Duration, error) {
-	done := make(chan time.Duration, 1)
-	moved := make(chan struct{}, 1)
+	settled := newTally()
 	other := f.settled
-	began := time.Now()
 	f.settled = func(total int64) {
 		if other != nil {
 			other(total)
 		}
-		if total >= int64(n) {
-			select {
-			case done <- time.Since(began):
-			default:
-			}
-		}
-		select {
-		case moved <- struct{}{}:
-		default:
-		}
+		settled.add(total)
 	}
+	began := time.Now()
 	stop, err := r.start(ctx, f)
 	if err != nil {
 		return 0, err
 	}
-	quiet := time.NewTimer(stalled)
-	defer quiet.Stop()
-	for {
-		select {
-		case took := <-done:
-			if err := stop(); err != nil {
-				r.note("a relay met an error and went on: " + err.Error())
-			}
-			return took, nil
-		case <-moved:
-			quiet.Reset(stalled)
-		case <-quiet.C:
-			return 0, fmt.Errorf("no message was settled for %v (first error: %w)", stalled, stop())
-		case <-ctx.Done():
-			_ = stop()
-			return 0, context.Cause(ctx)
+	err = settled.await(ctx, int64(n))
+	took := time.Since(began)
+	return took, r.stopped(stop, err)
+}
+
+// stopped stops relays after they did what was waited for, or err if they did not. What
+// they met on the way is noted, or said with err.
+func (r *run) stopped(stop func() error, err error) error {
+	met := stop()
+	switch {
+	case met == nil || errors.Is(err, context.Canceled):
+		return err
+	case err != nil:
+		return fmt.Errorf("%w (first error: %w)", err, met)
+	}
+	r.note("a relay met an error and went on: " + met.Error())
+	return nil
+}
+
+// processRate fills fresh tables and has relays in processes of their own drain them,
+// timed from before the first is started until nothing is ready.
+func (r *run) processRate(n, processes int) func(ctx context.Context) ([]float64, error) {
+	return func(ctx context.Context) (_ []float64, err error) {
+		o, err := r.filled(ctx, n, small)
+		if err != nil {
+			return nil, err
 		}
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		var stops []func()
+		defer func() {
+			for _, stop := range stops {
+				stop()
+			}
+			if err == nil {
+				err = r.drop(ctx, tablesOf(o)...)
+			}
+		}()
+		began := time.Now()
+		for range processes {
+			p, err := r.target.Process(ctx, o.Tables().Prefix, o.Tables().Lanes)
+			if err != nil {
+				return nil, err
+			}
+			stops = append(stops, p.Stop)
+			go func() {
+				if err, early := <-p.Ended; early {
+					cancel(err)
+				}
+			}()
+		}
+		for work := true; work; {
+			wait(ctx, 5*time.Millisecond)
+			work, _, err = o.Store().Pending(ctx, o.DB(), "bench")
+			switch {
+			case ctx.Err() != nil:
+				return nil, context.Cause(ctx)
+			case err != nil:
+				return nil, err
+			case time.Since(began) > stalled+time.Duration(n)*time.Millisecond:
+				return nil, fmt.Errorf("%d processes did not drain %d messages in %v", processes, n, time.Since(began))
+			}
+		}
+		return []float64{perSecond(n, time.Since(began))}, nil
 	}
 }
 

@@ -35,13 +35,13 @@ const fewRounds = 3
 func Scales() []Scale {
 	return []Scale{
 		{
-			Name: "quick", drain: 50_000, single: 500, transaction: 200,
+			Name: "quick", drain: 100_000, single: 500, transaction: 200,
 			sizes: []int{10_000, 100_000, 1_000_000}, done: []int{500_000}, polls: time.Second,
 			rates: []int{100, 500, 2000}, paced: 2 * time.Second,
 			slow: 20_000, serial: 500, held: 10_000, snapshot: 50_000, memory: 100_000, idle: 5 * time.Second, least: 500_000,
 		},
 		{
-			Name: "full", drain: 100_000, single: 3000, transaction: 1000,
+			Name: "full", drain: 200_000, single: 3000, transaction: 1000,
 			sizes: []int{10_000, 100_000, 1_000_000, 5_000_000}, done: []int{500_000, 5_000_000}, polls: 3 * time.Second,
 			rates: []int{100, 500, 2000}, paced: 5 * time.Second,
 			slow: 60_000, serial: 1000, held: 100_000, snapshot: 200_000, memory: 1_000_000, idle: time.Minute, least: 500_000,

@@ -7,16 +7,30 @@ import (
 	"strings"
 	"time"
 
+	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/dialect"
 )
 
 // Target is an engine, a server, and what one would write by hand there. All fields
-// are required.
+// but Process are required.
 type Target struct {
 	Dialect dialect.Dialect
 	// Open returns a new pool to the server. Each call's pool is closed by the run.
 	Open     func(ctx context.Context) (*sql.DB, error)
 	Baseline *Baseline
+	// Process starts a relay in a process of its own, with batch 1000 and retention 0,
+	// that throws away what is in the tables with that prefix and number of lanes.
+	// nil: relays are measured within this process only.
+	Process func(ctx context.Context, prefix string, lanes int) (Process, error)
+}
+
+// Process is a relay in a process of its own.
+type Process struct {
+	// Ended gets an error when the process ends before it is stopped, and is closed
+	// when it has ended.
+	Ended <-chan error
+	// Stop ends it and waits until it has ended.
+	Stop func()
 }
 
 func (t Target) check() error {
@@ -65,6 +79,10 @@ type Baseline struct {
 	// ServerTime returns how long the server alone needs for a query. nil: the
 	// engine cannot tell.
 	ServerTime func(ctx context.Context, db *sql.DB, query string, args []any) (time.Duration, error)
+	// WithCommit runs the business change, a query with its arguments, and sends what
+	// enqueue writes together with the commit, in one round trip. nil: there is no such
+	// way on this engine.
+	WithCommit func(ctx context.Context, db *sql.DB, query string, args []any, enqueue func(tx outbox.Tx) error) error
 	// Snapshot are statements that open a transaction whose snapshot of {business}
 	// stays as it is until ROLLBACK.
 	Snapshot []string
@@ -77,7 +95,7 @@ type Baseline struct {
 func (b *Baseline) check() error {
 	if b.Name == "" || len(b.Create) == 0 || b.Business == "" || b.Insert == nil || b.MessageID == nil || b.Select == nil ||
 		b.Update == nil || b.Delete == nil || b.Tidy == nil || len(b.Snapshot) == 0 {
-		return errors.New("bench: baseline: only LogBytes, ServerTime, Settings and Goals may be left out")
+		return errors.New("bench: baseline: only LogBytes, ServerTime, WithCommit, Settings and Goals may be left out")
 	}
 	return nil
 }

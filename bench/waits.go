@@ -360,7 +360,7 @@ func oldSnapshot(ctx context.Context, r *run) error {
 		return err
 	}
 	// A side fills and drains in turns, so that what is drained stays in the way.
-	in := func(open bool, fill func(context.Context) error, drain func(context.Context) (time.Duration, error)) (float64, error) {
+	in := func(ctx context.Context, open bool, cycle func() (time.Duration, error)) (float64, error) {
 		if open {
 			end, err := r.snapshot(ctx, t)
 			if err != nil {
@@ -370,10 +370,7 @@ func oldSnapshot(ctx context.Context, r *run) error {
 		}
 		var total time.Duration
 		for range cycles {
-			if err := fill(ctx); err != nil {
-				return 0, err
-			}
-			took, err := drain(ctx)
+			took, err := cycle()
 			if err != nil {
 				return 0, err
 			}
@@ -381,18 +378,33 @@ func oldSnapshot(ctx context.Context, r *run) error {
 		}
 		return perSecond(cycles*n, total), nil
 	}
+	// The relay runs all the time, as relays do; a cycle counts from the commit of all
+	// its messages.
 	ours := func(open bool) func(context.Context) ([]float64, error) {
 		return func(ctx context.Context) ([]float64, error) {
 			o, err := r.outbox(ctx)
 			if err != nil {
 				return nil, err
 			}
-			rate, err := in(open,
-				func(ctx context.Context) error { return r.fill(ctx, enqueueIn(o), n, small) },
-				func(ctx context.Context) (time.Duration, error) {
-					return r.drain(ctx, n, fleet{outbox: o, relays: 1, config: relay.Config{Batch: 1000, Retention: relay.NoRetention}})
-				})
+			settled := newTally()
+			stop, err := r.start(ctx, fleet{
+				outbox: o, relays: 1, shared: true, config: relay.Config{Batch: 1000, Retention: relay.NoRetention},
+				settled: settled.add,
+			})
 			if err != nil {
+				return nil, err
+			}
+			var committed int64
+			rate, err := in(ctx, open, func() (time.Duration, error) {
+				began, err := r.fillAtOnce(ctx, o, n)
+				if err != nil {
+					return 0, err
+				}
+				committed += int64(n)
+				err = settled.await(ctx, committed)
+				return time.Since(began), err
+			})
+			if err := r.stopped(stop, err); err != nil {
 				return nil, err
 			}
 			return []float64{rate}, r.drop(ctx, tablesOf(o)...)
@@ -408,11 +420,12 @@ func oldSnapshot(ctx context.Context, r *run) error {
 			if err != nil {
 				return nil, err
 			}
-			rate, err := in(open,
-				func(ctx context.Context) error { return r.fill(ctx, r.insertIn(own), n, small) },
-				func(ctx context.Context) (time.Duration, error) {
-					return r.loop(db, own, 1000, r.base.Update).drain(ctx, n, 1)
-				})
+			rate, err := in(ctx, open, func() (time.Duration, error) {
+				if err := r.fill(ctx, r.insertIn(own), n, small); err != nil {
+					return 0, err
+				}
+				return r.loop(db, own, 1000, r.base.Update).drain(ctx, n, 1)
+			})
 			if err != nil {
 				return nil, err
 			}

@@ -25,13 +25,32 @@ func (r *run) business(ctx context.Context, db *sql.DB, t tables, number int, in
 	})
 }
 
+// withCommit is business with what is enqueued sent together with the commit.
+func (r *run) withCommit(ctx context.Context, db *sql.DB, t tables, number int, o *outbox.Outbox, messages []outbox.Message) error {
+	return r.base.WithCommit(ctx, db, t.expand(r.base.Business), []any{number, 1}, func(tx outbox.Tx) error {
+		_, err := o.Enqueue(ctx, tx, messages...)
+		return err
+	})
+}
+
 // transactions has writers run so many business transactions each and returns how
 // long one took.
 func (r *run) transactions(ctx context.Context, db *sql.DB, t tables, insert inserter, writers, each, messages int) (time.Duration, error) {
+	if insert == nil {
+		messages = 0
+	}
+	return r.repeated(ctx, func(ctx context.Context, i int, messages []outbox.Message) error {
+		return r.business(ctx, db, t, i, insert, messages)
+	}, writers, each, messages)
+}
+
+// repeated has writers do a transaction of so many messages so many times each and
+// returns how long one took.
+func (r *run) repeated(ctx context.Context, do func(ctx context.Context, i int, messages []outbox.Message) error, writers, each, messages int) (time.Duration, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	batches := make([][]outbox.Message, writers*each)
-	if insert != nil { // made before the clock runs
+	if messages > 0 { // made before the clock runs
 		src := r.source(0, small)
 		for i := range batches {
 			var err error
@@ -45,7 +64,7 @@ func (r *run) transactions(ctx context.Context, db *sql.DB, t tables, insert ins
 	for w := range writers {
 		group.Go(func() {
 			for i := range each {
-				if err := r.business(ctx, db, t, i, insert, batches[w*each+i]); err != nil {
+				if err := do(ctx, i, batches[w*each+i]); err != nil {
 					cancel(err)
 					return
 				}
@@ -100,6 +119,37 @@ func enqueueCost(ctx context.Context, r *run) error {
 			r.emit(bare)
 		}
 	}
+	if r.base.WithCommit == nil {
+		return nil
+	}
+	return r.enqueueWithCommit(ctx, db, o, t)
+}
+
+// enqueueWithCommit compares a message that travels with the commit with the bare
+// transaction.
+func (r *run) enqueueWithCommit(ctx context.Context, db *sql.DB, o *outbox.Outbox, t tables) error {
+	if err := r.tidy(ctx, append(tablesOf(o), t.business)...); err != nil {
+		return err
+	}
+	each := max(r.scale.transaction, 3)
+	const what = "messages 1, writers 1, sent with the commit"
+	// The bare side goes the same way, with nothing to send.
+	rate := func(messages int) func(context.Context) ([]float64, error) {
+		return func(ctx context.Context) ([]float64, error) {
+			took, err := r.repeated(ctx, func(ctx context.Context, i int, messages []outbox.Message) error {
+				return r.withCommit(ctx, db, t, i, o, messages)
+			}, 1, each, messages)
+			return []float64{perSecond(1, took)}, err
+		}
+	}
+	got, err := r.rounds(ctx, r.opts.Rounds, what, side{"with the commit", rate(1)}, side{"bare transaction", rate(0)})
+	if err != nil {
+		return err
+	}
+	r.emit(row{
+		what: what, unit: "transactions/s", ours: got[0][0], against: "transaction without messages", base: got[1][0],
+		goal: "enqueue/commit", fallback: Goal{Text: "≥ 0.9 × the bare transaction", RatioLeast: 0.9},
+	})
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,21 @@ var consumerScenarios = []Scenario{
 		Name:    "Inbox/ForgetsNothingTooSoon",
 		Promise: "what was handled is forgotten no sooner than the least retention, and not while a consumer that comes back may be handed it again",
 		run:     forgetsNothingTooSoon,
+	},
+	{
+		Name:    "Inbox/DuplicateEndsNothing",
+		Promise: "a transaction of the consumer's own goes on behind the verdict that a message is a duplicate, and what it writes is committed",
+		run:     duplicateEndsNothing,
+	},
+	{
+		Name:    "Inbox/DeadlockIsRunAgain",
+		Promise: "when handlers wait for each other in a circle the transaction that loses is run again, and each message has its effect once",
+		run:     deadlockIsRunAgain,
+	},
+	{
+		Name:    "Inbox/TooLongIsRefused",
+		Promise: "a consumer or an id that is too long is refused before anything is written, never cut short; the longest ones are kept whole",
+		run:     tooLongIsRefused,
 	},
 	{
 		Name:    "Inbox/DuplicatesCostNoNumbers",
@@ -282,6 +298,108 @@ func forgetsNothingTooSoon(t *trial) {
 	known("after a purge of older ones", "new-0", "new-1", "new-2")
 	record(old, "old")
 	record(old, "older")
+}
+
+func duplicateEndsNothing(t *trial) {
+	in := t.inbox(inbox.Config{})
+	if handled, err := in.Handle(t.ctx, t.consumer, "consumer", "old", t.effect); !handled || err != nil {
+		t.fail("handle: %v, %v", handled, err)
+	}
+	before := t.effects()
+	tx, err := t.consumer.BeginTx(t.ctx, nil)
+	t.must(err, "begin")
+	t.onCleanup(func() { _ = tx.Rollback() })
+	for _, id := range []string{"old", "new", "old", "new", "newer"} {
+		fresh, err := in.Record(t.ctx, tx, "consumer", id)
+		t.must(err, "record %s", id)
+		t.must(t.effect(t.ctx, tx), "write behind the verdict on %s, which is fresh (%v)", id, fresh)
+	}
+	t.must(tx.Commit(), "commit behind duplicates")
+	if n := t.effects() - before; n != 5 {
+		t.error("a transaction that wrote behind five verdicts left %d effects", n)
+	}
+	for _, id := range []string{"new", "newer"} {
+		if found, err := in.Recorded(t.ctx, t.consumer, "consumer", id); err != nil || !found {
+			t.error("%s is recorded behind a duplicate and not kept: %v", id, err)
+		}
+	}
+}
+
+func deadlockIsRunAgain(t *trial) {
+	in := t.inbox(inbox.Config{Tries: 20})
+	rounds, runs := t.size(5, 2), atomic.Int64{}
+	for round := range rounds {
+		// Each takes a row, waits for the other to have taken its own, and wants that.
+		// With one writer at a time the other does not come so far.
+		var both, arrived sync.WaitGroup
+		arrived.Add(2)
+		met := make(chan struct{})
+		go func() { arrived.Wait(); close(met) }()
+		rows := [2]string{fmt.Sprint("left-", round), fmt.Sprint("right-", round)}
+		for n := range 2 {
+			first := true
+			both.Go(func() {
+				handled, err := in.Handle(t.ctx, t.consumer, "consumer", fmt.Sprint("message-", round, n), func(ctx context.Context, tx *sql.Tx) error {
+					runs.Add(1)
+					if err := t.effect(ctx, tx); err != nil {
+						return err
+					}
+					if _, err := t.store().Record(ctx, tx, "row", rows[n]); err != nil {
+						return err
+					}
+					if first {
+						first = false
+						arrived.Done()
+						select {
+						case <-met:
+						case <-time.After(300 * time.Millisecond):
+						}
+					}
+					_, err := t.store().Record(ctx, tx, "row", rows[1-n])
+					return err
+				})
+				if err != nil || !handled {
+					t.error("of two that wait for each other one was not handled: %v, %v", handled, err)
+				}
+			})
+		}
+		both.Wait()
+	}
+	if n, want := t.effects(), int64(2*rounds); n != want {
+		t.error("%d messages whose handlers waited for each other had %d effects", want, n)
+	}
+	t.note("%d handlers were run %d times", 2*rounds, runs.Load())
+}
+
+func tooLongIsRefused(t *trial) {
+	in := t.inbox(inbox.Config{})
+	longest := strings.Repeat("ü", inbox.MaxMessageID/2) + "x" // in bytes
+	other := strings.TrimSuffix(longest, "x") + "y"            // told apart by the last one
+	for _, names := range [][2]string{{longest, "id"}, {"consumer", longest}, {longest, longest}, {other, "id"}, {"consumer", other}, {other, other}} {
+		for n := range 2 {
+			if handled, err := in.Handle(t.ctx, t.consumer, names[0], names[1], t.effect); err != nil || handled != (n == 0) {
+				t.error("names as long as they may be, for time %d: %v, %v", n+1, handled, err)
+			}
+		}
+	}
+	// Those that are equal up to the limit.
+	before := t.effects()
+	for _, names := range [][2]string{{longest + "a", "id"}, {"consumer", longest + "a"}, {"consumer", longest + "b"}, {longest + longest, longest}} {
+		handled, err := in.Handle(t.ctx, t.consumer, names[0], names[1], t.effect)
+		if handled || !errors.Is(err, outbox.ErrInvalid) {
+			t.error("a name that is too long: handled %v, error %v", handled, err)
+		}
+		tx, err := t.consumer.BeginTx(t.ctx, nil)
+		t.must(err, "begin")
+		if fresh, err := in.Record(t.ctx, tx, names[0], names[1]); fresh || !errors.Is(err, outbox.ErrInvalid) {
+			t.error("a name that is too long is recorded: fresh %v, error %v", fresh, err)
+		}
+		t.must(t.effect(t.ctx, tx), "write behind the refusal")
+		t.must(tx.Rollback(), "roll back")
+	}
+	if n := t.effects() - before; n != 0 {
+		t.error("names that are too long left %d effects", n)
+	}
 }
 
 func duplicatesCostNoNumbers(t *trial) {

@@ -332,8 +332,15 @@ func leaseCut(t *trial) {
 		name:    "a claim",
 		prepare: func() { t.enqueueAll(t.message("a")) },
 		do: func(ctx context.Context, box *outbox.Outbox) error {
-			_, ok, err := box.Store().Claim(ctx, box.DB(), 0, holder, 5*time.Minute)
-			return refused(ok, err)
+			// A lane whose row a lost session has not let go of yet is passed by: it is
+			// asked for again.
+			var err error
+			t.await("lane 0 to be claimed", func() bool {
+				var ok bool
+				_, ok, err = box.Store().Claim(ctx, box.DB(), 0, holder, 5*time.Minute)
+				return ok || err != nil
+			})
+			return err
 		},
 	})
 	t.cutting(operation{

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/dialect"
 	"github.com/outbox-suite/outbox/relay"
@@ -30,6 +32,12 @@ var keepScenarios = []Scenario{
 		Promise: "while producers write and relays publish, the purge keeps up, and producers do not wait for it",
 		timeout: 3 * time.Minute,
 		run:     purgeUnderLoad,
+	},
+	{
+		Name:    "Purge/PartitionsLoseNothing",
+		Promise: "done is put into partitions, and partitions are made and dropped, by several at once, beside producers and relays: nothing is lost or published twice, and what is kept is found as before",
+		Needs:   []Need{Partitions},
+		run:     partitionsLoseNothing,
 	},
 }
 
@@ -268,4 +276,68 @@ func quantile(list []time.Duration, q float64) time.Duration {
 		return 0
 	}
 	return sorted[min(len(sorted)-1, int(q*float64(len(sorted))))]
+}
+
+func partitionsLoseNothing(t *trial) {
+	kept := func() int {
+		n, err := t.operator.ReplayWith(t.ctx, everything, outbox.ReplayOptions{DryRun: true})
+		t.must(err, "count what is kept")
+		return n
+	}
+	keep := func() {
+		if _, err := t.box.KeepPartitions(t.ctx, time.Hour); err != nil && t.target.Dialect.Classify(err) != dialect.Conflict {
+			t.error("keep partitions: %v", err)
+		}
+	}
+	keep() // of a plain table
+	relays := t.startMany(2, patient)
+	t.produce(load{messages: 200, keys: 10})
+	t.awaitPublished()
+	stop := t.keepProducing(10, 5)
+	t.await("producers and relays to be at work", func() bool { return t.broker.count() > 250 })
+	if did, err := t.box.PartitionDone(t.ctx); err != nil || !did {
+		t.fail("put done into partitions: %v, %v", did, err)
+	}
+	if did, err := t.box.PartitionDone(t.ctx); err != nil || did {
+		t.error("put done into partitions again: %v, %v", did, err)
+	}
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			for range t.size(10, 3) {
+				keep()
+			}
+		})
+	}
+	all.Wait()
+	stop()
+	t.awaitPublished()
+	t.awaitEmpty()
+	wrote := t.broker.count()
+	for _, r := range relays {
+		for _, e := range eventsOf[relay.ArchiveFailed](r) {
+			t.error("%d messages were not kept: %v", e.Messages, e.Err)
+		}
+	}
+	if n := kept(); n != wrote {
+		t.error("%d of %d messages are kept", n, wrote)
+	}
+	// Found by id, of the days before and after.
+	took, _ := t.broker.history()
+	ids := []uuid.UUID{took[0].id, took[len(took)-1].id}
+	if n, err := t.operator.Replay(t.ctx, outbox.Filter{IDs: ids}, 0); err != nil || n != 2 {
+		t.error("a replay of two messages found %d: %v", n, err)
+	}
+	t.settleDown()
+	t.noDuplicates()
+	// A purge is exact.
+	if n, err := t.operator.Purgeable(t.ctx, 0); err != nil || n != wrote+2 {
+		t.error("%d rows would be purged of %d: %v", n, wrote+2, err)
+	}
+	if n, err := t.operator.Purgeable(t.ctx, time.Hour); err != nil || n != 0 {
+		t.error("%d rows of the last hour: %v", n, err)
+	}
+	if n, err := t.operator.Purge(t.ctx, 0, 0); err != nil || n != wrote+2 {
+		t.error("%d rows were purged of %d: %v", n, wrote+2, err)
+	}
 }

@@ -1,6 +1,8 @@
 package conformance
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -24,6 +26,11 @@ var operatorScenarios = []Scenario{
 		Name:    "Relay/ReplaySameID",
 		Promise: "a replayed message is published again as it was, under the same id, with a count that rises with each replay",
 		run:     replaySameID,
+	},
+	{
+		Name:    "Operator/ReplayResumes",
+		Promise: "a replay keeps to its rate, is counted beforehand, and goes on from any place of one that was interrupted: each message is marked once, also those that were published or parked meanwhile",
+		run:     replayResumes,
 	},
 	{
 		Name:    "Relay/DiscardIsRecorded",
@@ -189,6 +196,88 @@ func replaySameID(t *trial) {
 	}
 	if byTopic == 0 || byTopic == messages {
 		t.error("of %d messages %d are of one of two topics", messages, byTopic)
+	}
+	t.settleDown()
+	t.noDuplicates()
+}
+
+func replayResumes(t *trial) {
+	const messages, rate, cut = 80, 100, 30
+	t.produce(load{messages: messages, keys: 4, unkeyed: 8})
+	r := t.start(patient)
+	t.awaitPublished()
+	t.awaitEmpty()
+	r.stop()
+	count := func(f outbox.Filter) int {
+		n, err := t.operator.ReplayWith(t.ctx, f, outbox.ReplayOptions{DryRun: true})
+		t.must(err, "count")
+		return n
+	}
+	if n, again := count(everything), count(everything); n != messages || again != n {
+		t.fail("of %d messages %d would be replayed, and then %d", messages, n, again)
+	}
+	if n, limited := count(outbox.Filter{Until: time.Hour}), count(outbox.Filter{Type: "none"}); n+limited != 0 {
+		t.error("%d messages of a time long past and %d of another type would be replayed", n, limited)
+	}
+
+	// Interrupted after three steps.
+	var places []string
+	ctx, interrupt := context.WithCancel(t.ctx)
+	defer interrupt()
+	began := time.Now()
+	n, err := t.operator.ReplayWith(ctx, everything, outbox.ReplayOptions{Rate: rate, Progress: func(n int, resume string) {
+		places = append(places, resume)
+		if n >= cut {
+			interrupt()
+		}
+	}})
+	took := time.Since(began)
+	broken := (*outbox.ReplayError)(nil)
+	if !errors.As(err, &broken) || !errors.Is(err, context.Canceled) || n != cut || broken.Replayed != cut {
+		t.fail("a replay that was interrupted after %d messages says %d and %v", cut, n, err)
+	}
+	if least := time.Second * (cut - rate/10) / rate; took < least {
+		t.error("%d messages were replayed in %v, which at %d a second take %v", cut, took, rate, least)
+	}
+	if broken.Resume != places[len(places)-1] {
+		t.error("the place to go on is not the one told last")
+	}
+
+	// What was replayed is published, or parked, or waits.
+	waiting := t.broker.first(1, anyMessage, refuse(relay.Permanent(errRefused)))
+	r = t.start(patient, func(c *relay.Config) { c.OnDead = relay.PassKey })
+	t.await("the replayed messages to be published or dead", func() bool { s := t.stats(); return s.Ready == 0 && s.Dead == 1 })
+	r.stop()
+	waiting.remove()
+
+	other := outbox.Filter{Topic: "another"}
+	if _, err := t.operator.ReplayWith(t.ctx, other, outbox.ReplayOptions{Resume: broken.Resume}); !errors.Is(err, outbox.ErrInvalid) {
+		t.error("a replay of other messages took the place: %v", err)
+	}
+	// From the first place, as if nothing was known of how far it came; then from the
+	// last one; and again.
+	left := messages - cut
+	for _, place := range []string{places[0], broken.Resume, places[0]} {
+		n, err := t.operator.ReplayWith(t.ctx, everything, outbox.ReplayOptions{Resume: place})
+		if err != nil || n != left {
+			t.error("a replay that goes on has replayed %d messages, and %d were left: %v", n, left, err)
+		}
+		left = 0
+		if _, err := t.operator.Requeue(t.ctx, everything, 0); err != nil {
+			t.error("requeue: %v", err)
+		}
+		r := t.start(patient)
+		t.await("the replayed messages to be published", func() bool { s := t.stats(); return s.Ready+s.Retry+s.Dead+s.Held == 0 })
+		r.stop()
+	}
+	replays := t.broker.replays()
+	if len(replays) != messages {
+		t.error("%d of %d messages were published", len(replays), messages)
+	}
+	for id, n := range replays {
+		if n != 1 {
+			t.error("%v was marked as a replay %d times", id, n)
+		}
 	}
 	t.settleDown()
 	t.noDuplicates()

@@ -101,16 +101,18 @@ func (t *trial) startWith(with relayWith) *process {
 	}
 	p.box = t.boxOf(cmp.Or(with.tables, &t.tables), p.db, with.dialect)
 	cfg := quick(p.name)
+	if t.target.Beside != nil {
+		cfg.PollMax = 0
+	}
 	if with.config != nil {
 		with.config(&cfg)
 	}
 	cfg.Observer = relay.ObserverFunc(p.observe)
 	r, err := relay.New(p.box, mortal(p, with.publisher), cfg)
 	t.must(err, "new relay")
-	// A relay must see the producers' wake-ups of the scenario.
-	stopWake := t.onWake(r.Wake)
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(context.WithoutCancel(t.ctx))
+	stopWake := t.wakeUps(ctx, p.box, r)
 	go func() {
 		defer close(p.done)
 		defer stopWake()
@@ -123,6 +125,21 @@ func (t *trial) startWith(with relayWith) *process {
 	t.relays = append(t.relays, p)
 	t.mu.Unlock()
 	return p
+}
+
+// wakeUps has the relay over box woken until stop is called, which ends with ctx at the
+// latest.
+func (t *trial) wakeUps(ctx context.Context, box *outbox.Outbox, r *relay.Relay) (stop func()) {
+	if t.target.Beside == nil {
+		return t.onWake(r.Wake) // a relay must see the producers' wake-ups of the scenario
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	beside.Go(func() { t.target.Beside(ctx, box.DB(), box.Tables(), r.Wake) })
+	return func() {
+		cancel()
+		beside.Wait()
+	}
 }
 
 // onWake calls wake when one of the scenario's outboxes wakes its relays.

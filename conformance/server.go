@@ -17,7 +17,7 @@ import (
 var serverScenarios = []Scenario{
 	{
 		Name:    "Relay/SilentConnection",
-		Promise: "a relay whose connections go silent in the middle of a publish loses its lanes to another within the lease, and goes on when the network is back",
+		Promise: "a relay whose connections go silent in the middle of a publish loses its lanes to another within the lease, or half a minute later where the silence cut a transaction off, and goes on when the network is back",
 		Needs:   []Need{Networked},
 		run:     silentConnection,
 	},
@@ -63,6 +63,10 @@ var serverScenarios = []Scenario{
 	},
 }
 
+// sessionTime is how long a server bears a session that says nothing in the middle of a
+// transaction, of the pools that the engines open.
+const sessionTime = 30 * time.Second
+
 func silentConnection(t *trial) {
 	p, db := t.proxied()
 	t.onStop(func() { p.Silence(false) })
@@ -76,8 +80,10 @@ func silentConnection(t *trial) {
 	next := t.start()
 	t.awaitPublished()
 	t.awaitEmpty()
-	if took := time.Since(began); !within(took, leaseTime) {
-		t.error("the lanes of the relay that went silent were taken over after %v, the lease is %v", took, leaseTime)
+	// A renewal that was under way may have the lane locked until the server ends the
+	// session.
+	if took := time.Since(began); !within(took, leaseTime+sessionTime) {
+		t.error("the lanes of the relay that went silent were taken over after %v, the lease is %v and a silent session has %v", took, leaseTime, sessionTime)
 	}
 	middle.open()
 	t.produce(load{messages: 100, keys: 20})

@@ -67,6 +67,12 @@ type Target struct {
 	// available.
 	Zones []func(ctx context.Context) (*sql.DB, error)
 
+	// Beside runs beside every relay of this process until ctx ends, to wake it in a
+	// way of its own, and with little else to go by: such a relay gets no wake-ups of
+	// producers and polls as seldom as relays do by default. db is the relay's pool.
+	// nil: nothing does.
+	Beside func(ctx context.Context, db *sql.DB, tables dialect.Tables, wake func())
+
 	// Known maps a scenario to the issue that explains why it fails here. It is
 	// run all the same, and passing is a failure, so that the entry goes away.
 	Known map[string]string
@@ -141,6 +147,14 @@ const (
 	Zoned Need = "sessions in different time zones"
 	// Wake is a store that is a [dialect.Waker].
 	Wake Need = "wake-up across processes"
+	// Revisions is a store that is a [dialect.Reviser].
+	Revisions Need = "revisions"
+	// Audits is a store that is a [dialect.Auditor].
+	Audits Need = "an audit"
+	// Views is a store that is a [dialect.Viewer].
+	Views Need = "views for operators"
+	// Partitions is a store that is a [dialect.Partitioner].
+	Partitions Need = "done in partitions"
 )
 
 // lacks returns why a scenario cannot run on the target, or "".
@@ -186,6 +200,26 @@ func (t *Target) lacks(needs []Need) string {
 			store, err := t.Dialect.Bind(dialect.Tables{Schema: t.Schema, Prefix: "x", Lanes: 1})
 			if _, ok := store.(dialect.Waker); err != nil || !ok {
 				return "the engine cannot wake other processes (dialect.Waker)"
+			}
+		case Revisions:
+			store, err := t.Dialect.Bind(dialect.Tables{Schema: t.Schema, Prefix: "x", Lanes: 1})
+			if _, ok := store.(dialect.Reviser); err != nil || !ok {
+				return "the engine keeps no revisions (dialect.Reviser)"
+			}
+		case Audits:
+			store, err := t.Dialect.Bind(dialect.Tables{Schema: t.Schema, Prefix: "x", Lanes: 1})
+			if _, ok := store.(dialect.Auditor); err != nil || !ok {
+				return "the engine keeps no audit (dialect.Auditor)"
+			}
+		case Views:
+			store, err := t.Dialect.Bind(dialect.Tables{Schema: t.Schema, Prefix: "x", Lanes: 1})
+			if _, ok := store.(dialect.Viewer); err != nil || !ok {
+				return "the engine has no views for operators (dialect.Viewer)"
+			}
+		case Partitions:
+			store, err := t.Dialect.Bind(dialect.Tables{Schema: t.Schema, Prefix: "x", Lanes: 1})
+			if _, ok := store.(dialect.Partitioner); err != nil || !ok {
+				return "the engine keeps done in one table (dialect.Partitioner)"
 			}
 		default:
 			return fmt.Sprintf("need %q is unknown", n)

@@ -21,7 +21,7 @@
 //   - OUTBOX_REQUIRE: what must not be skipped, separated by commas: an engine, as
 //     in "postgres", or an engine and a version, as in "postgres:15". A version
 //     matches every server whose own version begins with it. Programs that tests
-//     start, "pgbouncer" and "redis-server", can be named as well.
+//     start, as in "pgbouncer" or "docker", can be named as well.
 //
 // # Clean-up
 //

@@ -27,7 +27,9 @@ func envImage(engine, version string) string {
 
 // programs are what OUTBOX_REQUIRE may name besides engines. The tests that need one
 // look for it themselves.
-var programs = []string{"kafka", "pgbouncer", "redis-server", "redpanda"}
+var programs = []string{
+	"chromium", "docker", "fish", "kafka", "mandoc", "pgbouncer", "promtool", "rabbitmq", "redis-server", "redpanda", "systemd-analyze", "zsh",
+}
 
 // A fleet is what one process has of one engine.
 type fleet struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/hex"
+	"slices"
 	"strings"
 	"time"
 
@@ -159,45 +160,15 @@ func (s *store) Discard(ctx context.Context, db dialect.DB, filter dialect.Filte
 
 // Replay implements [dialect.Operator].
 func (s *store) Replay(ctx context.Context, db dialect.DB, filter dialect.Filter, cursor *dialect.Cursor, limit int) (replayed int, next *dialect.Cursor, err error) {
-	if filter.DoneWithin > 0 || filter.DoneBefore > 0 {
-		// Bounds are a choice, too; where() does not see them.
-		filter.All = true
-	}
-	filter.States = nil // of parked messages only
-	c, err := where(filter)
-	if err != nil {
-		return 0, nil, err
-	}
 	err = write(ctx, db, func(tx *sql.Tx) error {
-		at := dialect.Cursor{}
-		if cursor != nil {
-			at = *cursor
-		} else {
-			var now int64
-			if err := tx.QueryRowContext(ctx, s.sql.clock).Scan(&now); err != nil {
-				return err
-			}
-			at.Until = now - micros(filter.DoneBefore) + 1
-			if filter.DoneWithin > 0 {
-				at.From = now - micros(filter.DoneWithin) + 1
-			}
-		}
-		c.and("(m.done_at, m.pos) > (?, ?) AND m.done_at >= ? AND m.done_at < ? ORDER BY m.done_at, m.pos LIMIT ?",
-			at.DoneAt, at.Pos, at.From, at.Until, limit)
 		var positions []int64
-		if _, err := query(ctx, tx, func(rows *sql.Rows) (_ struct{}, err error) {
-			err = rows.Scan(&at.DoneAt, &at.Pos)
-			positions = append(positions, at.Pos)
-			return struct{}{}, err
-		}, s.sql.doneWhere+c.String(), c.args...); err != nil || len(positions) == 0 {
+		positions, next, err = s.chooseReplay(ctx, tx, filter, cursor, limit)
+		if err != nil || len(positions) == 0 {
 			return err
 		}
 		text, err := list(positions)
 		if err != nil {
 			return err
-		}
-		if len(positions) == limit {
-			next = &at
 		}
 		replayed, err = affected(tx.ExecContext(ctx, s.sql.replay, text))
 		return err
@@ -208,9 +179,70 @@ func (s *store) Replay(ctx context.Context, db dialect.DB, filter dialect.Filter
 	return replayed, next, nil
 }
 
+// Replayable implements [dialect.Operator].
+func (s *store) Replayable(ctx context.Context, db dialect.DB, filter dialect.Filter, cursor *dialect.Cursor, limit int) (replayable int, next *dialect.Cursor, err error) {
+	err = write(ctx, db, func(tx *sql.Tx) error {
+		var positions []int64
+		positions, next, err = s.chooseReplay(ctx, tx, filter, cursor, limit)
+		replayable = len(positions)
+		return err
+	})
+	if err != nil {
+		return 0, nil, err
+	}
+	return replayable, next, nil
+}
+
+// chooseReplay looks at up to limit done rows behind the cursor, and returns those
+// whose messages neither wait nor were done again since the replay began.
+func (s *store) chooseReplay(ctx context.Context, tx *sql.Tx, filter dialect.Filter, cursor *dialect.Cursor, limit int) (positions []int64, next *dialect.Cursor, err error) {
+	if filter.DoneWithin > 0 || filter.DoneBefore > 0 {
+		// Bounds are a choice, too; where() does not see them.
+		filter.All = true
+	}
+	filter.States = nil // of parked messages only
+	c, err := where(filter)
+	if err != nil {
+		return nil, nil, err
+	}
+	at := dialect.Cursor{}
+	if cursor != nil {
+		at = *cursor
+	} else {
+		var now int64
+		if err := tx.QueryRowContext(ctx, s.sql.clock).Scan(&now); err != nil {
+			return nil, nil, err
+		}
+		at = dialect.FirstCursor(filter, now, micros)
+	}
+	c.and("(m.done_at, m.pos) > (?, ?) AND m.done_at >= ? AND m.done_at < ? ORDER BY m.done_at, m.pos LIMIT ?",
+		at.DoneAt, at.Pos, at.From, at.Until, limit)
+	read := 0
+	if _, err := query(ctx, tx, func(rows *sql.Rows) (_ struct{}, err error) {
+		var passed bool
+		err = rows.Scan(&at.DoneAt, &at.Pos, &passed)
+		if read++; !passed {
+			positions = append(positions, at.Pos)
+		}
+		return struct{}{}, err
+	}, s.sql.doneWhere+c.String(), slices.Concat([]any{at.Until, at.Begun}, c.args)...); err != nil {
+		return nil, nil, err
+	}
+	if read < limit {
+		return positions, nil, nil
+	}
+	return positions, &at, nil
+}
+
 // Purge implements [dialect.Operator].
 func (s *store) Purge(ctx context.Context, db dialect.DB, olderThan time.Duration, limit int) (int, error) {
 	return affected(db.ExecContext(ctx, s.sql.purge, micros(olderThan), limit))
+}
+
+// Purgeable implements [dialect.Operator].
+func (s *store) Purgeable(ctx context.Context, db dialect.DB, olderThan time.Duration, limit int) (n int, err error) {
+	err = db.QueryRowContext(ctx, s.sql.purgeable, micros(olderThan), limit).Scan(&n)
+	return n, err
 }
 
 // ClaimPurge implements [dialect.Operator].

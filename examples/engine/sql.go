@@ -18,9 +18,9 @@ type statements struct {
 
 	promote, demote string
 
-	stats, parkedWhere, chosenWhere            string
-	requeueScheduled, requeue, discard, remove string
-	clock, doneWhere, replay, purge, takePurge string
+	stats, parkedWhere, chosenWhere                       string
+	requeueScheduled, requeue, discard, remove            string
+	clock, doneWhere, replay, purge, purgeable, takePurge string
 
 	record, recorded, purgeInbox string
 }
@@ -183,8 +183,13 @@ func render(r func(text string) string) statements {
 			FROM {parked} AS m WHERE m.pos IN ` + positions + ` ORDER BY m.seq, m.pos`),
 		remove: r(`DELETE FROM {parked} WHERE pos IN ` + positions),
 
-		clock:     r("SELECT {now}"),
-		doneWhere: r("SELECT m.done_at, m.pos FROM {done} AS m WHERE "),
+		clock: r("SELECT {now}"),
+		// Of an id that was done several times only the newest row within the bounds.
+		doneWhere: r(`SELECT m.done_at, m.pos, EXISTS (SELECT 1 FROM {ready} AS w WHERE w.id = m.id)
+			    OR EXISTS (SELECT 1 FROM {parked} AS w WHERE w.id = m.id)
+			    OR EXISTS (SELECT 1 FROM {done} AS n WHERE n.id = m.id
+			               AND (n.done_at, n.pos) > (m.done_at, m.pos) AND (n.done_at < ? OR n.done_at >= ?))
+			FROM {done} AS m WHERE `),
 		replay: r(`INSERT INTO {ready} (` + content + `, ready_at)
 			SELECT m.lane, m.id, m.topic, m.key, m.key_hash, m.type, m.content_type, m.headers, m.revision,
 			       (SELECT max(d.replay) + 1 FROM {done} AS d WHERE d.id = m.id), m.created_at, m.payload, {now}
@@ -192,6 +197,7 @@ func render(r func(text string) string) statements {
 			ON CONFLICT (id) DO NOTHING`),
 		purge: r(`DELETE FROM {done} WHERE pos IN (
 			SELECT pos FROM {done} WHERE done_at <= {now} - ?1 ORDER BY done_at, pos LIMIT ?2)`),
+		purgeable: r("SELECT count(*) FROM (SELECT 1 FROM {done} WHERE done_at <= {now} - ?1 LIMIT ?2)"),
 		takePurge: r("UPDATE {meta} SET purge_at = {now} + ?1 WHERE purge_at <= {now}"),
 
 		record: r(`INSERT INTO {inbox} (consumer, message_id, recorded_at) VALUES (?1, ?2, {now})
