@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -8,8 +9,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -130,8 +133,7 @@ func (b *benching) run(ctx context.Context, p *process, t target) error {
 		return err
 	}
 	// Before hours of work, what is to be written must be writable.
-	document, err := b.document(target.Baseline.Name)
-	if err != nil {
+	if err := b.try(target.Baseline.Name); err != nil {
 		return err
 	}
 	var progress progressLine
@@ -162,7 +164,7 @@ func (b *benching) run(ctx context.Context, p *process, t target) error {
 			_, _ = fmt.Fprintf(p.stdout, "note: %s\n", printable(n))
 		}
 	}
-	if err := errors.Join(err, b.write(report, document)); err != nil {
+	if err := errors.Join(err, b.write(report)); err != nil {
 		return err
 	}
 	var failed []error
@@ -172,32 +174,36 @@ func (b *benching) run(ctx context.Context, p *process, t target) error {
 	return errors.Join(failed...)
 }
 
-// document is the text that the report goes into, which may be new.
-func (b *benching) document(engine string) (string, error) {
-	if b.report != "" {
-		if err := writable(b.report); err != nil {
-			return "", usagef("report: %w", err)
-		}
-	}
+// try finds out whether the files can be written, and leaves them as they are.
+func (b *benching) try(engine string) error {
 	if b.chart != "" {
 		if err := writable(b.chart); err != nil {
-			return "", usagef("chart: %w", err)
+			return usagef("chart: %w", err)
 		}
 	}
 	if b.report == "" {
-		return "", nil
+		return nil
 	}
+	if err := writable(b.report); err != nil {
+		return usagef("report: %w", err)
+	}
+	text, err := b.document()
+	if err != nil {
+		return err
+	}
+	if _, err := bench.Splice(text, engine, ""); err != nil {
+		return usagef("report: %w", err)
+	}
+	return nil
+}
+
+// document is the text that the report goes into, which may be new.
+func (b *benching) document() (string, error) {
 	text, err := os.ReadFile(b.report)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "# Performance\n", nil
 	}
-	if err != nil {
-		return "", err
-	}
-	if _, err := bench.Splice(string(text), engine, ""); err != nil {
-		return "", usagef("report: %w", err)
-	}
-	return string(text), nil
+	return string(text), err
 }
 
 // writable tries whether a file can be written, and leaves things as they were.
@@ -215,7 +221,7 @@ func writable(path string) error {
 }
 
 // write writes the chart and the report.
-func (b *benching) write(report bench.Report, document string) error {
+func (b *benching) write(report bench.Report) error {
 	if b.chart != "" {
 		var drawing strings.Builder
 		if err := report.WriteSVG(&drawing); err != nil {
@@ -239,8 +245,11 @@ func (b *benching) write(report bench.Report, document string) error {
 	if err := report.WriteMarkdown(&section, link); err != nil {
 		return err
 	}
-	text, err := bench.Splice(document, report.Engine, section.String())
+	text, err := b.document() // as it is now: a run takes hours
 	if err != nil {
+		return err
+	}
+	if text, err = bench.Splice(text, report.Engine, section.String()); err != nil {
 		return err
 	}
 	return os.WriteFile(b.report, []byte(text), 0o666) //nolint:gosec // as above
@@ -272,6 +281,43 @@ func benchTarget(ctx context.Context, e engine, dsn string) (bench.Target, error
 	}
 	return bench.Target{
 		Dialect: e.dialect(), Baseline: baseline,
-		Open: func(context.Context) (*sql.DB, error) { return e.open(dsn) },
+		Open:    func(context.Context) (*sql.DB, error) { return e.open(dsn) },
+		Process: relayProcess(dsn),
 	}, nil
+}
+
+// relayProcess starts this program as a relay that throws messages away. The DSN goes
+// through the environment, where no process list shows it.
+func relayProcess(dsn string) func(ctx context.Context, prefix string, lanes int) (bench.Process, error) {
+	return func(ctx context.Context, prefix string, lanes int) (bench.Process, error) {
+		program, err := os.Executable()
+		if err != nil {
+			return bench.Process{}, err
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		c := exec.CommandContext(ctx, program, "relay", "--publish", "discard:", "--prefix", prefix, "--lanes", strconv.Itoa(lanes), //nolint:gosec // it is this program
+			"--batch", "1000", "--retention", "0")
+		c.Env = append(os.Environ(), "OUTBOX_DSN="+dsn)
+		var said bytes.Buffer
+		c.Stderr = &said
+		c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
+		c.WaitDelay = 10 * time.Second
+		if err := c.Start(); err != nil {
+			cancel()
+			return bench.Process{}, err
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_ = c.Wait()
+			if ctx.Err() == nil { // nobody has stopped it
+				ended <- fmt.Errorf("a relay's process ended by itself (%v): %s", c.ProcessState, said.String())
+			}
+			close(ended)
+		}()
+		return bench.Process{Ended: ended, Stop: func() {
+			cancel()
+			for range ended {
+			}
+		}}, nil
+	}
 }

@@ -10,8 +10,13 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/bench"
+	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/postgres"
 )
 
 // baselineOf is what one writes by hand on an engine.
@@ -70,6 +75,27 @@ func amongIDs(before string) func(ids []int64) (string, []any) {
 	}
 }
 
+// pgxWithCommit is a business transaction of pgx itself.
+func pgxWithCommit(ctx context.Context, db *sql.DB, query string, args []any, enqueue func(tx outbox.Tx) error) error {
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close() //nolint:errcheck // it goes back to the pool
+	return conn.Raw(func(driven any) error {
+		c, ok := driven.(*stdlib.Conn)
+		if !ok {
+			return fmt.Errorf("connection is a %T, not one of pgx", driven)
+		}
+		return postgres.InTx(ctx, c.Conn(), func(tx pgx.Tx, last dialect.Tx) error {
+			if _, err := tx.Exec(ctx, query, args...); err != nil {
+				return err
+			}
+			return enqueue(last)
+		})
+	})
+}
+
 func postgresBaseline() *bench.Baseline {
 	array := func(query string) func(ids []int64) (string, []any) {
 		return func(ids []int64) (string, []any) { return query, []any{ids} }
@@ -88,7 +114,8 @@ func postgresBaseline() *bench.Baseline {
 				id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
 				account bigint NOT NULL, amount bigint NOT NULL, created_at timestamptz NOT NULL DEFAULT now())`,
 		},
-		Business: `INSERT INTO {business} (account, amount) VALUES ($1, $2)`,
+		Business:   `INSERT INTO {business} (account, amount) VALUES ($1, $2)`,
+		WithCommit: pgxWithCommit,
 		Insert: func(n int) string {
 			return `INSERT INTO {loop} (message_id, topic, key, type, content_type, headers, payload) VALUES ` +
 				placeholders(n, func(i int) string { return "$" + strconv.Itoa(i) })

@@ -59,7 +59,7 @@ func TestRelayToKafka(t *testing.T) {
 	s.ok("", "relay", "--publish", "kafka://"+addrs+"/?prefix=shop.&clients=2", "--until-empty", "--source", "/shop")
 	s.env["OUTBOX_KAFKA_PASSWORD"] = "wrong"
 	s.enqueueKeys("orders", 1, "a")
-	s.ok("", "relay", "--publish", "kafka://"+addrs+"?topic=all&sasl=scram-sha-256&password_file="+passwordFile(t), "--until-empty")
+	s.ok("", "relay", "--publish", "kafka://"+addrs+"?topic=all&sasl=scram-sha-256&transactional_id=shop&password_file="+passwordFile(t), "--until-empty")
 	s.enqueueKeys("nowhere", 1, "lost")
 	r := s.run(nil, "relay", "--publish", "kafka://app:hunter2@"+addrs, "--until-empty")
 	if r.code != exitOK || s.status("dead") != 1 || !strings.Contains(r.err, "--create --topic nowhere") || strings.Contains(r.err, "hunter2") {
@@ -72,7 +72,7 @@ func TestRelayToKafka(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer k.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	n := make(map[string]int)
 	for n["shop.orders"]+n["all"] < 7 {
@@ -82,7 +82,7 @@ func TestRelayToKafka(t *testing.T) {
 		}
 		f.EachRecord(func(r *kgo.Record) {
 			n[r.Topic]++
-			if m, err := kafka.Decode(r); err != nil || m.Topic != "orders" {
+			if m, err := kafka.Decode(r); err != nil || m.Topic != "orders" || r.Attrs.IsTransactional() != (r.Topic == "all") {
 				t.Errorf("%v: %+v", err, m)
 			}
 		})

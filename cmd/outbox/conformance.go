@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -183,9 +184,10 @@ func conform(ctx context.Context, p *process, t target, c conformity) error {
 	if total == 0 {
 		return usagef("no scenario matches %q: --list names them", c.match)
 	}
-	files, err := createReports(c.reports) // before half an hour of work
-	if err != nil {
-		return err
+	for _, path := range c.reports { // before half an hour of work
+		if err := writable(path); err != nil {
+			return usagef("report: %w", err)
+		}
 	}
 	target := conformance.Target{
 		Dialect: e.dialect(), Schema: t.schema, Seed: c.seed, Short: c.short, Soak: c.soak, Patience: c.patience,
@@ -220,7 +222,7 @@ func conform(ctx context.Context, p *process, t target, c conformity) error {
 	report, err := conformance.Check(ctx, target, opts)
 	progress.clear()
 	if err != nil {
-		return errors.Join(err, removeReports(files))
+		return err
 	}
 	failed := len(report.Failed())
 	if c.asJSON {
@@ -230,7 +232,7 @@ func conform(ctx context.Context, p *process, t target, c conformity) error {
 		_, err = fmt.Fprintf(p.stdout, "\n%s, %s: %d passed, %d failed, %d skipped in %v (seed %d)\n",
 			report.Engine, printable(report.Server), n[conformance.Passed], failed, n[conformance.Skipped], report.Took.Round(time.Second), report.Seed)
 	}
-	if err := errors.Join(err, writeReports(files, report)); err != nil {
+	if err := errors.Join(err, writeReports(c.reports, report)); err != nil {
 		return err
 	}
 	if failed > 0 {
@@ -239,36 +241,20 @@ func conform(ctx context.Context, p *process, t target, c conformity) error {
 	return nil
 }
 
-// createReports makes the files that the report is written to, so that a path that
-// cannot be written is found before the work.
-func createReports(paths []string) (files []*os.File, err error) {
+// writeReports writes the report to each file, in place of what is there.
+func writeReports(paths []string, report conformance.Report) error {
+	var errs []error
 	for _, path := range paths {
-		f, err := os.Create(path) //nolint:gosec // where the user wants it
-		if err != nil {
-			return nil, errors.Join(usagef("report: %w", err), removeReports(files))
-		}
-		files = append(files, f)
-	}
-	return files, nil
-}
-
-// removeReports removes files that hold no report.
-func removeReports(files []*os.File) error {
-	var errs []error
-	for _, f := range files {
-		errs = append(errs, f.Close(), os.Remove(f.Name()))
-	}
-	return errors.Join(errs...)
-}
-
-func writeReports(files []*os.File, report conformance.Report) error {
-	var errs []error
-	for _, f := range files {
+		var b bytes.Buffer
 		write := report.WriteMarkdown
-		if filepath.Ext(f.Name()) == ".json" {
+		if filepath.Ext(path) == ".json" {
 			write = func(w io.Writer) error { return writeJSON(w, report) }
 		}
-		errs = append(errs, write(f), f.Close())
+		err := write(&b)
+		if err == nil {
+			err = os.WriteFile(path, b.Bytes(), 0o666) //nolint:gosec // a report, for everybody to read as the umask has it
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

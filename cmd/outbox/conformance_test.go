@@ -62,6 +62,14 @@ func TestConformanceMistakes(t *testing.T) {
 	if _, err := os.Stat(report); !os.IsNotExist(err) {
 		t.Errorf("a report without a run: %v", err)
 	}
+	// And one that is there as it was.
+	if err := os.WriteFile(report, []byte("of another run"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.fails(1, "", []string{"conformance", "--dsn", "sqlite:" + filepath.Join(dir, "no", "such.db"), "--scenario", "^Inbox/", "--report", report}, "unable to open")
+	if text := readFile(t, report); text != "of another run" {
+		t.Errorf("a run that came to nothing left the report as %q", text)
+	}
 }
 
 // The command that runs a failure again says all that made the run what it was.

@@ -111,13 +111,19 @@ type target struct {
 	dsn, schema, prefix string
 	lanes               int
 	limits              outbox.Limits
+	revisions           bool
 }
 
 func (t *target) flags(fs *flag.FlagSet) {
-	fs.StringVar(&t.dsn, "dsn", "", "the database, for example `sqlite:orders.db`; better given in OUTBOX_DSN, where no process list shows it")
+	fs.Func("dsn", "the database, for example `sqlite:orders.db`; better given in OUTBOX_DSN, where no process list shows it", func(s string) error {
+		if t.dsn = s; s == "" {
+			return errors.New("it is empty: give a database, or leave the flag out and set OUTBOX_DSN")
+		}
+		return nil
+	})
 	fs.StringVar(&t.schema, "schema", "", "the `name` of the schema that holds the tables; default: the session's")
 	fs.StringVar(&t.prefix, "prefix", "", "the `name` that the tables begin with; default: outbox")
-	fs.Func("lanes", "the `number` of lanes of the schema; default: what the database says, and 16 for a new schema", func(s string) error {
+	fs.Func("lanes", "the `number` of lanes of the schema; default: what the database says; a new schema has 16, on SQLite 4", func(s string) error {
 		var err error
 		t.lanes, err = parseLanes(s)
 		return err
@@ -188,7 +194,7 @@ func (t *target) inspect(ctx context.Context, p *process) (*opened, error) {
 
 // bind makes the outbox and looks at the database.
 func (t *target) bind(ctx context.Context, db *sql.DB, e engine) (*opened, error) {
-	cfg := outbox.Config{Schema: t.schema, Prefix: t.prefix, Lanes: t.lanes, Limits: t.limits}
+	cfg := outbox.Config{Schema: t.schema, Prefix: t.prefix, Lanes: t.lanes, Limits: t.limits, Revisions: t.revisions}
 	o, err := outbox.New(db, e.dialect(), cfg)
 	if err != nil {
 		return nil, err

@@ -26,12 +26,18 @@ removes duplicates with the inbox and crashes once. One relay is killed with
 SIGKILL on the way and another takes its place. In the end the databases and the
 file are read back and compared. It exits with 3 if a promise did not hold.
 
+With --publish the relays publish to a broker, to something of the demo's own with a
+random name, which it removes. What the broker has in the end is read back and
+compared instead of the file. The URL is one that relay takes, of nats, without
+options that say where messages go.
+
 Without --dsn it needs nothing: it uses an embedded database in a temporary
 folder. With --dsn it uses tables of its own with a random name, which it
 removes; the user needs the right to create tables.
 
 Example:
   outbox demo
+  outbox demo --publish nats://127.0.0.1:4222
   OUTBOX_DSN=postgres://user:password@host/test outbox demo --dsn env --orders 1000`,
 	setup: func(fs *flag.FlagSet) action {
 		cfg := demo.Config{Orders: 100, Writers: 4}
@@ -50,12 +56,27 @@ Example:
 		fs.Func("writers", "how many writers are at work, a `number` (default 4)", positive(&cfg.Writers, 64))
 		fs.Uint64Var(&cfg.Seed, "seed", 0, "the `number` that all random choices come from; default: a random one")
 		fs.BoolVar(&cfg.Keep, "keep", false, "keep tables and files, and say where they are")
+		publish := fs.String("publish", "", "publish to this broker, for example `nats://…`; env takes it from OUTBOX_PUBLISH; default: a file")
 		asJSON := fs.Bool("json", false, "print the report as a JSON object")
-		return func(ctx context.Context, p *process) error { return showMainJob(ctx, p, cfg, *asJSON) }
+		return func(ctx context.Context, p *process) error { return showMainJob(ctx, p, cfg, *publish, *asJSON) }
 	},
 }
 
-func showMainJob(ctx context.Context, p *process, cfg demo.Config, asJSON bool) error {
+func showMainJob(ctx context.Context, p *process, cfg demo.Config, publish string, asJSON bool) error {
+	if publish == "env" {
+		if publish = p.getenv("OUTBOX_PUBLISH"); publish == "" {
+			return usagef("publish is taken from the environment, but OUTBOX_PUBLISH is not set")
+		}
+	}
+	if publish != "" {
+		b, err := demoBroker(p, publish)
+		if err != nil {
+			return usageError{err}
+		}
+		defer b.close()
+		cfg.Broker = b
+		cfg.Environ = demoAccess(p)
+	}
 	if cfg.DSN == "env" {
 		if cfg.DSN = p.getenv("OUTBOX_DSN"); cfg.DSN == "" {
 			return usagef("dsn is taken from the environment, but OUTBOX_DSN is not set")
@@ -133,6 +154,9 @@ func printDemo(w io.Writer, r demo.Report) error {
 	}
 	if r.Folder != "" {
 		say("kept: folder %s, tables %s…", r.Folder, r.Prefix)
+	}
+	if r.Topic != "" {
+		say("kept: %s of the broker", r.Topic)
 	}
 	verdict := "every promise held"
 	if !r.OK {

@@ -55,6 +55,7 @@ Example:
 		}
 		number(&e.txSize, "tx-size", "how many `lines` a transaction has; default: all of them")
 		number(&e.target.limits.Payload, "max-payload", "the most `bytes` of a payload (default 1048576)")
+		fs.BoolVar(&e.target.revisions, "revisions", false, "give messages with a key the next revision of it, as all producers of these tables do")
 		fs.BoolVar(&e.printIDs, "print-ids", false, "print the messages' ids, a line each, when they are committed")
 		fs.BoolVar(&e.json, "json", false, "print a JSON object: enqueued, transactions")
 		return e.run
@@ -105,7 +106,7 @@ func (e *enqueuer) run(ctx context.Context, p *process) error {
 	chunks := make(chan chunk) // parsing runs beside writing
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
-	go e.read(reading, p.stdin, chunks)
+	go e.read(reading, p.stdin, chunkMessages, chunks) // may outlive this call: stdin may be silent
 	err = e.write(ctx, p, chunks)
 	if e.tx != nil {
 		_ = e.tx.Rollback() // what counts is the error that led here
@@ -133,8 +134,8 @@ func (e *enqueuer) kept() string {
 	return fmt.Sprintf("lines 1-%d are committed (%s), nothing after them", e.last, messages(e.enqueued))
 }
 
-// read parses the input into chunks until it ends or ctx does.
-func (e *enqueuer) read(ctx context.Context, in io.Reader, chunks chan<- chunk) {
+// read parses the input into chunks of at most so many messages until it ends or ctx does.
+func (e *enqueuer) read(ctx context.Context, in io.Reader, most int, chunks chan<- chunk) {
 	defer close(chunks)
 	payload := e.target.limits.Payload
 	if payload == 0 {
@@ -182,7 +183,7 @@ func (e *enqueuer) read(ctx context.Context, in io.Reader, chunks chan<- chunk) 
 		if end {
 			inTx = 0
 		}
-		if (end || len(c.messages) == chunkMessages || size >= chunkBytes) && !send(end) {
+		if (end || len(c.messages) == most || size >= chunkBytes) && !send(end) {
 			return
 		}
 	}
@@ -252,6 +253,11 @@ func (e *enqueuer) insert(ctx context.Context, c chunk) error {
 func named(c chunk, err error) error {
 	if invalid := (*outbox.InvalidError)(nil); errors.As(err, &invalid) {
 		return lineError{c.lines[invalid.Index], fmt.Errorf("%s %s", invalid.Field, invalid.Reason)}
+	}
+	if wrong := (*outbox.RevisionError)(nil); errors.As(err, &wrong) {
+		line := c.lines[wrong.Index]
+		wrong.Index = 0 // the line says it
+		return lineError{line, wrong}
 	}
 	return fmt.Errorf("lines %d-%d: %w", c.lines[0], c.lines[len(c.lines)-1], err)
 }

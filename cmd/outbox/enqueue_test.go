@@ -210,6 +210,24 @@ func TestEnqueueTransactions(t *testing.T) {
 // TestEnqueueNamesTheDuplicate repeats an id within a chunk, across the chunks
 // of a transaction, and from an earlier transaction, on every engine: what an
 // error does to an open transaction differs.
+func TestEnqueueRevisions(t *testing.T) {
+	s := newShell(t)
+	s.ok("", "migrate")
+	const line = `{"topic":"t","type":"y","key":"k"%s}` + "\n"
+	given := func(n int) string { return fmt.Sprintf(line, fmt.Sprint(`,"revision":`, n)) }
+	plain := fmt.Sprintf(line, "")
+	s.ok(plain+given(2)+plain, "enqueue", "--revisions")
+	s.fails(exitFailed, plain+given(6), []string{"enqueue", "--revisions"}, "line 2: revision is 6 and the next of its key is 5")
+	s.ok(given(4), "enqueue", "--revisions")
+	var got []string
+	for _, e := range s.deliver() {
+		got = append(got, e.Revision)
+	}
+	if strings.Join(got, " ") != "1 2 3 4" {
+		t.Errorf("revisions %q", got)
+	}
+}
+
 func TestEnqueueNamesTheDuplicate(t *testing.T) {
 	smallChunks(t)
 	onEveryEngine(t, func(t *testing.T, s *shell) {
@@ -274,7 +292,7 @@ func onServer(t *testing.T, server *containers.Server) *shell {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, suffix := range []string{"", "_parked", "_done", "_lane", "_inbox", "_meta"} {
+		for _, suffix := range []string{"", "_parked", "_done", "_lane", "_inbox", "_revision", "_progress", "_audit", "_meta"} {
 			if _, err := db.ExecContext(context.Background(), "DROP TABLE "+s.env["OUTBOX_PREFIX"]+suffix); err != nil {
 				t.Error(err)
 			}

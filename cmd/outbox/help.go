@@ -22,6 +22,21 @@ const environment = `Environment, where the flag is not given:
   OUTBOX_PREFIX   --prefix
   OUTBOX_LANES    --lanes
   OUTBOX_PUBLISH  --publish of relay
+  OUTBOX_HTTP     --http of relay
+
+Environment, for what stands in no flag:
+  OUTBOX_TAIL_DSN  the server itself, for --tail of relay behind a pooler
+  OUTBOX_NATS_USER, OUTBOX_NATS_PASSWORD, OUTBOX_NATS_TOKEN
+  OUTBOX_KAFKA_USER, OUTBOX_KAFKA_PASSWORD
+  OUTBOX_RABBITMQ_USER, OUTBOX_RABBITMQ_PASSWORD
+  OUTBOX_REDIS_USER, OUTBOX_REDIS_PASSWORD
+                   how relay gets in to the broker
+  OUTBOX_WEBHOOK_SECRETS, OUTBOX_WEBHOOK_AUTHORIZATION
+                   how relay signs its requests, and gets in
+  OUTBOX_UI_TOKEN or OUTBOX_UI_USER, OUTBOX_UI_PASSWORD
+                   who may act on the page of ui and of relay --http
+  OTEL_EXPORTER_OTLP_ENDPOINT
+                   where relay sends traces, with OpenTelemetry's other variables
 `
 
 // overview is the text of `outbox help`.
@@ -51,21 +66,48 @@ func help(ctx context.Context, p *process, args []string) int {
 // text is the help of a command with its flags.
 func (c command) text(fs *flag.FlagSet) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "outbox %s: %s.\n\nUsage:\n  outbox %s [flags]%s\n\n%s\n\nFlags:\n", c.name, c.summary, c.name, c.args, strings.TrimSpace(c.help))
+	fmt.Fprintf(&b, "outbox %s: %s.\n\nUsage:\n  %s\n\n%s\n", c.name, c.summary, c.usage(fs), strings.TrimSpace(c.help))
+	for i, f := range described(fs) {
+		if i == 0 {
+			b.WriteString("\nFlags:\n")
+		}
+		fmt.Fprintf(&b, "  %s\n", f.form())
+		for _, line := range wrap(f.usage, 70) {
+			fmt.Fprintf(&b, "        %s\n", line)
+		}
+	}
+	return b.String()
+}
+
+// usage is how the command is called.
+func (c command) usage(fs *flag.FlagSet) string {
+	flags := ""
+	if len(described(fs)) > 0 {
+		flags = " [flags]"
+	}
+	return "outbox " + c.name + flags + c.args
+}
+
+// describedFlag is a flag as people read it.
+type describedFlag struct {
+	name  string
+	value string // what it takes; empty for a switch
+	usage string // with the default
+}
+
+// form is the flag with its value.
+func (f describedFlag) form() string { return strings.TrimSpace("--" + f.name + " " + f.value) }
+
+// described are flags in the order of their names.
+func described(fs *flag.FlagSet) (all []describedFlag) {
 	fs.VisitAll(func(f *flag.Flag) {
 		value, usage := flag.UnquoteUsage(f)
-		if value != "" {
-			value = " " + value
-		}
-		fmt.Fprintf(&b, "  --%s%s\n", f.Name, value)
 		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" {
 			usage += fmt.Sprintf(" (default %s)", f.DefValue)
 		}
-		for _, line := range wrap(usage, 70) {
-			fmt.Fprintf(&b, "        %s\n", line)
-		}
+		all = append(all, describedFlag{f.Name, value, usage})
 	})
-	return b.String()
+	return all
 }
 
 // wrap breaks text into lines of at most width bytes, at spaces.

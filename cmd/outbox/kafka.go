@@ -20,11 +20,11 @@ import (
 
 // openKafka makes a publisher to Kafka. docs/cli.md has the options.
 func openKafka(p *process, scheme, rest, source string) (relay.Publisher, error) {
-	b, err := parseBrokerURL(scheme, rest, "ca", "cert", "clients", "create", "key", "max_bytes", "password_file", "prefix", "sasl", "tls", "topic")
+	b, err := parseBrokerURL(scheme, rest, "ca", "cert", "clients", "create", "key", "max_bytes", "password_file", "prefix", "sasl", "tls", "topic", "transactional_id")
 	if err != nil {
 		return nil, err
 	}
-	cfg := kafka.Config{Source: source}
+	cfg := kafka.Config{Source: source, TransactionalID: b.options["transactional_id"]}
 	if cfg.Topic, err = b.destination(scheme, "topic"); err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -55,10 +56,10 @@ type command struct {
 	summary string // one line
 	args    string // behind the flags, for the usage line
 	help    string // what it does, and an example
+	// words are what the one argument behind the flags may be; nil: there is none.
+	words []string
 	// setup defines the flags and returns what runs with them.
 	setup func(fs *flag.FlagSet) action
-	// raw is set instead of setup where another package parses the flags.
-	raw func(ctx context.Context, p *process, args []string) error
 }
 
 type action func(ctx context.Context, p *process) error
@@ -69,9 +70,9 @@ func commands() []command {
 		schemaCommand, migrateCommand,
 		enqueueCommand, relayCommand,
 		statusCommand, healthCommand, parkedCommand,
-		requeueCommand, discardCommand, replayCommand, purgeCommand,
+		requeueCommand, discardCommand, replayCommand, purgeCommand, auditCommand, uiCommand,
 		conformanceCommand, benchCommand, demoCommand,
-		versionCommand,
+		completionCommand(), manCommand(), versionCommand,
 	}
 }
 
@@ -166,22 +167,26 @@ func finish(ctx context.Context, p *process, name string, err error) int {
 
 // run parses the flags and runs the command.
 func (c command) run(ctx context.Context, p *process, args []string) error {
-	if c.raw != nil {
-		return c.raw(ctx, p, args)
-	}
-	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	do := c.setup(fs)
+	fs, do := c.flags()
 	switch err := fs.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		_, err := fmt.Fprint(p.stdout, c.text(fs))
 		return err
 	case err != nil:
 		return usageError{flagError(err)}
-	case fs.NArg() > 0:
+	case c.words == nil && fs.NArg() > 0:
 		return usagef("unexpected argument %s: everything is given by flags", shown(fs.Arg(0)))
+	case c.words != nil && (fs.NArg() != 1 || !slices.Contains(c.words, fs.Arg(0))):
+		return usagef("takes one argument: %s", strings.Join(c.words, ", "))
 	}
 	return do(ctx, p)
+}
+
+// flags are the flags of the command, and what runs when they are parsed.
+func (c command) flags() (*flag.FlagSet, action) {
+	fs := flag.NewFlagSet(c.name, flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	return fs, c.setup(fs)
 }
 
 // flagError writes flags as the help does.
@@ -189,6 +194,8 @@ func flagError(err error) error {
 	return errors.New(strings.NewReplacer(
 		"provided but not defined: -", "is not known: --",
 		"for flag -", "for flag --",
+		": parse error", ": give a number",
+		": value out of range", ": the number is too large",
 		"needs an argument: -", "needs an argument: --",
 	).Replace(err.Error()))
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -170,6 +171,11 @@ func TestHelp(t *testing.T) {
 			t.Errorf("help lacks %q", want)
 		}
 	}
+	for _, name := range regexp.MustCompile(`OUTBOX_[A-Z_]+`).FindAllString(readFile(t, "../../docs/cli.md"), -1) {
+		if !strings.Contains(overview, name) {
+			t.Errorf("help lacks %s, which docs/cli.md has", name)
+		}
+	}
 	for _, c := range commands() {
 		if !strings.Contains(overview, "\n  "+c.name+" ") {
 			t.Errorf("help does not list %s", c.name)
@@ -209,6 +215,9 @@ func TestMistakes(t *testing.T) {
 		{[]string{"status", "--lanes", "many"}, "for flag --lanes: give a number from 1 to 1024"},
 		{[]string{"status", "--lanes", "0"}, "for flag --lanes"},
 		{[]string{"status", "--dsn"}, "flag needs an argument: --dsn"},
+		{[]string{"parked", "--after", "x"}, `invalid value "x" for flag --after: give a number`},
+		{[]string{"parked", "--limit", "99999999999999999999"}, "for flag --limit: the number is too large"},
+		{[]string{"status", "--dsn", ""}, "for flag --dsn: it is empty"},
 	} {
 		text := s.fails(exitUsage, "", test.args, test.want)
 		if strings.Contains(text, "secret") {
@@ -273,11 +282,11 @@ func TestTargetFromEnvironment(t *testing.T) {
 
 func TestMigrate(t *testing.T) {
 	s := newShell(t)
-	if out := s.ok("", "migrate", "--lanes", "4", "--json"); !sameJSON(t, out, `{"applied":[1],"version":1,"lanes":4}`) {
+	if out := s.ok("", "migrate", "--lanes", "4", "--json"); !sameJSON(t, out, `{"applied":[1,2,3],"version":3,"lanes":4}`) {
 		t.Errorf("migrate says %s", out)
 	}
 	// Lanes come from the database.
-	if out := s.ok("", "migrate"); !strings.Contains(out, "version 1, 4 lanes: up to date already") {
+	if out := s.ok("", "migrate"); !strings.Contains(out, "version 3, 4 lanes: up to date already") {
 		t.Errorf("a second migrate says %s", out)
 	}
 	if n := s.status("lanes"); n != 4 {
@@ -344,7 +353,7 @@ func TestSchema(t *testing.T) {
 	if _, err := os.Stat("never-made.db"); err == nil {
 		t.Error("schema made a database")
 	}
-	s.fails(exitUsage, "", []string{"schema"}, "no database")
+	s.fails(exitUsage, "", []string{"schema"}, "give --engine postgres, ")
 	s.fails(exitUsage, "", []string{"schema", "--engine", "db2"}, `engine "db2" is unknown`)
 	for _, engine := range []string{"mysql", "sqlserver", "oracle"} {
 		if text := s.ok("", "schema", "--engine", engine); !strings.Contains(text, "CREATE TABLE") {

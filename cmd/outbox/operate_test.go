@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/outbox-suite/outbox/dialect"
 )
 
 // enqueueKeys enqueues n messages of each key.
@@ -34,7 +36,7 @@ func (s *shell) refuse(args ...string) result {
 		w.WriteHeader(http.StatusUnprocessableEntity)
 	}))
 	defer endpoint.Close()
-	r := s.run(nil, append([]string{"relay", "--publish", endpoint.URL + "/?token=hunter2", "--until-empty"}, args...)...)
+	r := s.run(nil, append([]string{"relay", "--publish", endpoint.URL + "/?token=hunter2#allow=127.0.0.1", "--until-empty"}, args...)...)
 	if r.code != exitOK {
 		s.t.Fatalf("relay: %v", r)
 	}
@@ -62,6 +64,17 @@ func (s *shell) parked(args ...string) listed {
 		s.t.Fatal(err)
 	}
 	return l
+}
+
+// A pipe gets the key, the topic and the reason, which names the topic, as they are.
+func TestParkedIsWholeInPipe(t *testing.T) {
+	s := migrated(t)
+	long := strings.Repeat("long", 50)
+	s.enqueueKeys(long, 1, long)
+	s.refuse()
+	if out := s.ok("", "parked"); strings.Count(out, long) != 3 || strings.Contains(out, "…") {
+		t.Errorf("parked prints:\n%s", out)
+	}
 }
 
 func TestParkedAndWhatToDo(t *testing.T) {
@@ -188,7 +201,7 @@ func TestRequeueRetries(t *testing.T) {
 		w.WriteHeader(http.StatusInternalServerError)
 	}))
 	defer endpoint.Close()
-	s.ok("", "relay", "--publish", endpoint.URL, "--until-empty", "--retry-min", "10000h", "--retry-max", "10000h")
+	s.ok("", "relay", "--publish", endpoint.URL+"#allow=127.0.0.1", "--until-empty", "--retry-min", "10000h", "--retry-max", "10000h")
 	for _, want := range []string{"2 messages", "0 messages"} {
 		if out := s.ok("", "requeue", "--all", "--state", "retry", "--dry-run"); out != want+" would be requeued\n" {
 			t.Errorf("requeue --dry-run says %q, want %s", out, want)
@@ -341,7 +354,7 @@ func TestRelayPublishers(t *testing.T) {
 	defer endpoint.Close()
 	s.env["OUTBOX_WEBHOOK_AUTHORIZATION"] = "Bearer hunter2"
 	s.enqueueKeys("orders", 3, "a", "b", "c")
-	s.ok("", "relay", "--publish", endpoint.URL, "--until-empty")
+	s.ok("", "relay", "--publish", endpoint.URL+"#allow=127.0.0.1", "--until-empty")
 	if n := posts.Load(); n != 9 || s.status("dead") != 0 {
 		t.Errorf("%d posts, want 9", n)
 	}
@@ -376,7 +389,7 @@ func TestRelayMaxAttempts(t *testing.T) {
 	}))
 	defer endpoint.Close()
 	for s.status("dead") == 0 { // what is not due does not keep it
-		s.ok("", "relay", "--publish", endpoint.URL, "--until-empty", "--max-attempts", "3", "--retry-min", "1ms", "--retry-max", "1ms")
+		s.ok("", "relay", "--publish", endpoint.URL+"#allow=127.0.0.1", "--until-empty", "--max-attempts", "3", "--retry-min", "1ms", "--retry-max", "1ms")
 	}
 	if n := posts.Load(); n != 3 {
 		t.Errorf("%d attempts, want 3", n)
@@ -441,6 +454,35 @@ func TestRelayLog(t *testing.T) {
 		}
 	}
 	for _, secret := range []string{"hunter2", "key-of-ann", "4111"} {
+		if strings.Contains(r.err, secret) {
+			t.Errorf("the log shows %q:\n%s", secret, r.err)
+		}
+	}
+	// Where a line is about one message, it says which.
+	s.ok(`{"topic":"orders","key":"key-of-bob","type":"order.changed","headers":{"traceparent":"00-trace","Correlation-ID":"c1","cookie":"c00kie"}}`, "enqueue")
+	r = s.refuse("--log-format", "json")
+	var dead map[string]any
+	for line := range strings.Lines(r.err) {
+		if strings.Contains(line, "message is dead") {
+			if err := json.Unmarshal([]byte(line), &dead); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, want := range map[string]any{
+		"traceparent": "00-trace", "correlation-id": "c1", "kind": "permanent", "attempt": 1.0,
+		"key_hash": float64(dialect.KeyHash("key-of-bob")),
+	} {
+		if dead[name] != want {
+			t.Errorf("%s is %v, want %v, in %v", name, dead[name], want, dead)
+		}
+	}
+	for _, name := range []string{"id", "topic", "lane", "epoch", "seq"} {
+		if dead[name] == nil {
+			t.Errorf("the line lacks %s: %v", name, dead)
+		}
+	}
+	for _, secret := range []string{"key-of-bob", "c00kie"} {
 		if strings.Contains(r.err, secret) {
 			t.Errorf("the log shows %q:\n%s", secret, r.err)
 		}

@@ -50,6 +50,15 @@ func clip(s string, n int) string {
 	return s
 }
 
+// clipFor shortens where a terminal's line is to hold what is shown, and leaves a pipe
+// everything.
+func clipFor(w io.Writer) func(s string, n int) string {
+	if isTerminal(w) {
+		return clip
+	}
+	return func(s string, _ int) string { return s }
+}
+
 // count is a number that counting may have stopped at.
 func count(n int64) string {
 	if n >= outbox.DefaultCount {

@@ -15,7 +15,7 @@ var parkedCommand = command{
 	help: `
 Lists parked messages in the order they were parked, with why. All flags that
 select must match; without any, everything is listed, a page at a time. Payloads
-are not shown.
+are not shown. A terminal gets long keys and reasons cut, a pipe gets them whole.
 
 Example:
   outbox parked --state dead --topic orders --limit 20`,
@@ -81,6 +81,7 @@ func parked(ctx context.Context, p *process, t target, f outbox.Filter, after in
 		return err
 	}
 	rows := [][]string{{"POS", "ID", "STATE", "KEY", "TOPIC", "TYPE", "ATTEMPTS", "DUE IN", "PARKED AT", "REASON"}}
+	short := clipFor(p.stdout)
 	for _, m := range list {
 		key, due := "-", "-"
 		if m.Key.Valid {
@@ -96,8 +97,8 @@ func parked(ctx context.Context, p *process, t target, f outbox.Filter, after in
 			}
 		}
 		rows = append(rows, []string{
-			fmt.Sprint(m.Pos), formatID(m.ID), m.State, clip(key, 40), clip(m.Topic, 40), clip(m.Type, 40),
-			fmt.Sprint(m.Attempts), due, m.ParkedAt.UTC().Format(time.RFC3339), clip(m.Reason, 80),
+			fmt.Sprint(m.Pos), formatID(m.ID), m.State, short(key, 40), short(m.Topic, 40), short(m.Type, 40),
+			fmt.Sprint(m.Attempts), due, m.ParkedAt.UTC().Format(time.RFC3339), short(m.Reason, 80),
 		})
 	}
 	if err := table(p.stdout, rows); err != nil {

@@ -93,7 +93,7 @@ func endpoint(t *testing.T) (url string, arrived, release chan struct{}) {
 		}
 	}))
 	t.Cleanup(s.Close)
-	return s.URL, arrived, release
+	return s.URL + "#allow=127.0.0.1", arrived, release
 }
 
 func TestExitCodes(t *testing.T) {
@@ -343,4 +343,22 @@ func checkHistory(t *testing.T, text string, ids []string, keys int) (duplicates
 		t.Fatalf("%d of %d messages are lost", len(ids)-len(seen), len(ids))
 	}
 	return duplicates
+}
+
+// TestRelayWithoutCollector delivers all the same, and says so without the headers, which
+// hold passwords: not even where OpenTelemetry writes to standard error by itself.
+func TestRelayWithoutCollector(t *testing.T) {
+	s := migrated(t)
+	gone := httptest.NewServer(nil)
+	gone.Close()
+	s.env["OTEL_EXPORTER_OTLP_ENDPOINT"] = gone.URL
+	s.env["OTEL_EXPORTER_OTLP_HEADERS"] = "authorization hunter2"
+	s.env["OTEL_EXPORTER_OTLP_TIMEOUT"] = "100"
+	s.ok(`{"topic":"orders","key":"a","type":"order.changed","headers":{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}`, "enqueue")
+	p := s.start(nil, nil, "relay", "--publish", "stdout:", "--until-empty")
+	code, out, errs := p.exit(), p.out.String(), p.err.String()
+	if code != exitOK || !strings.Contains(out, "order.changed") || strings.Contains(errs, "hunter2") ||
+		!strings.Contains(errs, "traces are lost") && !strings.Contains(errs, "telemetry is incomplete") {
+		t.Errorf("exit code %d\n%s\n%s", code, out, errs)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
-	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -17,20 +16,23 @@ import (
 	"github.com/outbox-suite/outbox/publish/discard"
 	"github.com/outbox-suite/outbox/publish/file"
 	"github.com/outbox-suite/outbox/publish/nats"
-	"github.com/outbox-suite/outbox/publish/webhook"
 	"github.com/outbox-suite/outbox/relay"
 )
 
 const publisherForms = `  stdout:              one CloudEvent a line; accepted when written
   file:path            the same, appended to a file that several relays may share;
                        accepted when it is on disk
-  https://host/path    one CloudEvent a request, http or https; accepted on 2xx
+  https://host/path    one CloudEvent a request, http or https; accepted on 2xx;
+                       options follow a #, as in #mode=binary&allow=10.0.0.0/8
   nats://host:4222     one CloudEvent a message to NATS JetStream, also tls://;
                        accepted when the stream has acknowledged it
   kafka://host:9092    one CloudEvent a record to Kafka; accepted when all in-sync
                        replicas have it
   redis://host:6379/0  one CloudEvent an entry to a Redis stream, also rediss://;
                        accepted when the server has answered
+  amqp://host:5672/vhost
+                       one CloudEvent a message to RabbitMQ, also amqps://; accepted
+                       when the broker has confirmed it
   discard:             accepted and thrown away
 `
 
@@ -60,11 +62,7 @@ func openPublisher(p *process, url, source string, cfg *relay.Config) (relay.Pub
 		if cfg.PublishSize == 0 {
 			cfg.PublishSize = 1 // so that the publish timeout bounds one request
 		}
-		header := make(http.Header)
-		if auth := p.getenv("OUTBOX_WEBHOOK_AUTHORIZATION"); auth != "" {
-			header.Set("Authorization", auth)
-		}
-		w, err := webhook.New(url, webhook.Config{Source: source, Header: header})
+		w, err := openWebhook(p, scheme, url, source)
 		return w, asUsage(err)
 	case found && (scheme == "nats" || scheme == "tls"):
 		n, err := openNATS(p, scheme, rest, source)
@@ -75,6 +73,9 @@ func openPublisher(p *process, url, source string, cfg *relay.Config) (relay.Pub
 	case found && (scheme == "redis" || scheme == "rediss"):
 		r, err := openRedis(p, scheme, rest, source)
 		return r, asUsage(err)
+	case found && (scheme == "amqp" || scheme == "amqps"):
+		a, err := openRabbitMQ(p, scheme, rest, source)
+		return a, asUsage(err)
 	case found && scheme == "discard" && rest == "":
 		return discard.New(), nil
 	}
@@ -99,7 +100,7 @@ type brokerURL struct {
 // parseBrokerURL reads what is after the scheme. Options that are not among
 // known are refused. No error shows a value.
 func parseBrokerURL(scheme, rest string, known ...string) (brokerURL, error) {
-	b := brokerURL{options: make(map[string]string)}
+	var b brokerURL
 	rest, query, _ := strings.Cut(strings.TrimPrefix(rest, "//"), "?")
 	hosts, path, _ := strings.Cut(rest, "/")
 	if at := strings.LastIndex(hosts, "@"); at >= 0 {
@@ -113,22 +114,30 @@ func parseBrokerURL(scheme, rest string, known ...string) (brokerURL, error) {
 		return b, fmt.Errorf("%s: url cannot be used: write it as %s://host:port,host:port/?option=value", scheme, scheme)
 	}
 	b.servers = hosts
+	var err error
+	b.options, err = parseOptions(scheme, query, known)
+	return b, err
+}
+
+// parseOptions reads what follows the ? of a broker or the # of a webhook.
+func parseOptions(scheme, query string, known []string) (map[string]string, error) {
+	options := make(map[string]string)
 	values, err := url.ParseQuery(query)
 	if err != nil {
-		return b, fmt.Errorf("%s: options cannot be read: write them as ?option=value&option=value, percent-encoded", scheme)
+		return nil, fmt.Errorf("%s: options cannot be read: write them as option=value&option=value, percent-encoded", scheme)
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		switch {
 		case !slices.Contains(known, name):
-			return b, fmt.Errorf("%s: option %q is unknown: use %s", scheme, name, strings.Join(known, ", "))
+			return nil, fmt.Errorf("%s: option %s is unknown: use %s", scheme, shown(name), strings.Join(known, ", "))
 		case len(values[name]) > 1:
-			return b, fmt.Errorf("%s: option %q is there twice", scheme, name)
+			return nil, fmt.Errorf("%s: option %q is there twice", scheme, name)
 		case values[name][0] == "":
-			return b, fmt.Errorf("%s: option %q is empty: give it a value, or leave it out", scheme, name)
+			return nil, fmt.Errorf("%s: option %q is empty: give it a value, or leave it out", scheme, name)
 		}
-		b.options[name] = values[name][0]
+		options[name] = values[name][0]
 	}
-	return b, nil
+	return options, nil
 }
 
 // openNATS makes a publisher to JetStream. docs/cli.md has the options.

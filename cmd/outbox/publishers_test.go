@@ -106,7 +106,7 @@ func TestNATSOptionsAreRefused(t *testing.T) {
 		"nats://":                               "write it as nats://",
 		"nats://h/path":                         "write it as nats://",
 		"nats://u:hunter2%zz@h":                 "percent-encode them",
-		"nats://u:hunter2@h:port":               "server address cannot be used",
+		"nats://u:hunter2@h:port":               "server address or options cannot be used",
 		"nats://h/?hunter=2":                    `option "hunter" is unknown: use ca, cert`,
 		"nats://h/?stream=":                     `option "stream" is empty`,
 		"nats://h/?stream=hunter2&stream":       `option "stream" is there twice`,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -8,12 +9,16 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
+	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/publish/cloudevents"
 	"github.com/outbox-suite/outbox/publish/file"
 	"github.com/outbox-suite/outbox/relay"
+	"github.com/outbox-suite/outbox/telemetry"
+	"github.com/outbox-suite/outbox/ui"
 )
 
 var relayCommand = command{
@@ -27,9 +32,14 @@ that dies loses its lanes when its lease ends. Publishers:
 SIGINT or SIGTERM stops it in order: nothing new is claimed, what is under way is
 finished and settled, and the exit code is 0. A second signal stops it at once.
 
+With --http it serves /metrics for Prometheus, /healthz (503: start it again) and
+/readyz (503: it does not deliver). They tell numbers, no payload, key or id, and
+need no password: choose an address that only those reach who may read them. The page
+of outbox ui is there too, on loopback, or elsewhere with OUTBOX_UI_TOKEN.
+
 The log goes to standard error: no payload ever, keys only with --log-keys.
-The value of OUTBOX_WEBHOOK_AUTHORIZATION, if set, is sent to a webhook as its
-Authorization header.
+A webhook's requests are signed with the secrets in OUTBOX_WEBHOOK_SECRETS, and
+have what is in OUTBOX_WEBHOOK_AUTHORIZATION as their Authorization header.
 
 Example:
   export OUTBOX_DSN=postgres://app:secret@db/shop
@@ -47,6 +57,9 @@ type relayRun struct {
 	publish   string
 	source    string
 	retention retention
+	http      string
+	topics    string
+	tail      bool
 	log       logFlags
 }
 
@@ -91,6 +104,7 @@ func (c *relayRun) flags(fs *flag.FlagSet) {
 	duration(&c.cfg.PollMin, "poll-min", "the `duration` of the first pause after a poll that found nothing (default 25ms)")
 	duration(&c.cfg.PollMax, "poll-max", "the `duration` of the longest pause between polls (default 1s)")
 	fs.BoolVar(&c.cfg.Listen, "listen", false, "also wake up at the engine's signals, where it has them")
+	fs.BoolVar(&c.tail, "tail", false, "also wake up at every commit that enqueued, by PostgreSQL's write-ahead log; docs/tail.md has what that needs")
 	duration(&c.cfg.PublishTimeout, "publish-timeout", "the longest `duration` of one call of the publisher (default 10s)")
 	number(&c.cfg.PublishConcurrency, "publish-concurrency", "the most calls of the publisher at a time and per worker, as a `number` (default 32)")
 	number(&c.cfg.PublishSize, "publish-size", "the most messages in one call, as a `number` (default 500, webhooks 1)")
@@ -113,6 +127,8 @@ func (c *relayRun) flags(fs *flag.FlagSet) {
 	fs.Var(&c.retention, "retention", "the `duration` for which published messages are kept in done; 0 deletes them at once (default 24h)")
 	duration(&c.cfg.PurgeEvery, "purge-every", "the `duration`, 1s or more, between deletions of what is past the retention (default 1m)")
 	duration(&c.cfg.Grace, "grace", "the `duration` for which a stop waits for publishes under way (default 10s)")
+	fs.StringVar(&c.http, "http", "", "the `address` on which /metrics, /healthz and /readyz are served, for example 127.0.0.1:9464; default: none")
+	fs.StringVar(&c.topics, "metric-topics", "", "the `topics`, with commas between them, that metrics tell apart; default: none")
 	c.log.flags(fs)
 }
 
@@ -144,6 +160,9 @@ func (c *relayRun) run(ctx context.Context, p *process) error {
 	if c.publish == "" {
 		c.publish = p.getenv("OUTBOX_PUBLISH")
 	}
+	if c.http == "" {
+		c.http = p.getenv("OUTBOX_HTTP")
+	}
 	c.cfg.Retention = c.retention.Duration
 	o, err := c.target.open(ctx, p)
 	if err != nil {
@@ -166,11 +185,49 @@ func (c *relayRun) run(ctx context.Context, p *process) error {
 	signal.Notify(broken, syscall.SIGPIPE)
 	defer signal.Stop(broken)
 
-	tally := &tally{log: log, keys: c.log.keys, classify: o.Dialect().Classify}
-	c.cfg.Observer = tally
+	tally := new(tally)
+	told := relay.Observers(tally, relay.NewLog(o.Outbox, relay.LogConfig{Logger: log, Keys: c.log.keys}))
+	c.cfg.Observer = told
+	var gauges tailGauges
+	export := telemetry.Config{System: system(c.publish)}
+	traces, flush, err := tracesTo(ctx, p, log)
+	if err != nil {
+		return err
+	}
+	defer flush()
+	if traces != nil {
+		export.TracerProvider = traces
+	}
+	switch {
+	case c.http != "":
+		s, err := c.listen(ctx, p, o.Outbox, log, export)
+		if err != nil {
+			return err
+		}
+		defer s.close() //nolint:contextcheck // the relay has ended when it does
+		c.cfg.Observer = relay.Observers(told, s.observer)
+		if c.tail {
+			if err := gauges.export(s.provider); err != nil {
+				return err
+			}
+		}
+	case traces != nil:
+		t, err := telemetry.New(export) //nolint:contextcheck // measurements are nobody's call
+		if err != nil {
+			return err
+		}
+		c.cfg.Observer = relay.Observers(told, t)
+	}
 	r, err := relay.New(o.Outbox, publisher, c.cfg)
 	if err != nil {
 		return err
+	}
+	if c.tail {
+		stop, err := tailFrom(ctx, p, o, r.Wake, log, gauges.observe)
+		if err != nil {
+			return err
+		}
+		defer stop()
 	}
 	began := time.Now()
 	log.Info("relay started", "engine", o.Dialect().Name(), "server", o.found.Server, "lanes", o.Tables().Lanes)
@@ -183,6 +240,54 @@ func (c *relayRun) run(ctx context.Context, p *process) error {
 		return errClosed
 	}
 	return nil
+}
+
+// listen serves what tells of the relay until the site is closed, which is after the
+// relay has ended.
+func (c *relayRun) listen(ctx context.Context, p *process, o *outbox.Outbox, log *slog.Logger, cfg telemetry.Config) (*site, error) {
+	page, err := c.page(p, o, log)
+	if err != nil {
+		return nil, err
+	}
+	l, err := listen(ctx, c.http)
+	if err != nil {
+		return nil, err
+	}
+	if c.topics != "" {
+		cfg.Topics = strings.Split(c.topics, ",")
+	}
+	// Calls of the database may take as long as a lease, or a minute, one of the publisher
+	// its timeout, and the dispatcher's pauses as long as their flags say.
+	quiet := 5*time.Minute + 3*c.cfg.Lease + c.cfg.PublishTimeout + 2*(c.cfg.BreakerMax+c.cfg.PollMax)
+	s, err := newSite(o, log, cfg, quiet, cmp.Or(c.cfg.Workers, 4)) //nolint:contextcheck // measurements are nobody's call
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	if page != nil {
+		s.mux.Handle("/", page)
+		go page.Run(ctx)
+	}
+	s.serve(l, log)
+	return s, nil
+}
+
+// page is the operator's page, or nil where others could see it without a password.
+func (c *relayRun) page(p *process, o *outbox.Outbox, log *slog.Logger) (*ui.Page, error) {
+	cfg, err := new(uiAccess).config(p)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Path, cfg.Log = "/", log
+	page, err := ui.New(o, cfg)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	if !page.Acts() && !ui.Loopback(c.http) {
+		log.Info("the operator's page is not served, since others than this machine could read messages: set OUTBOX_UI_TOKEN")
+		return nil, nil //nolint:nilnil // what else is served needs no password
+	}
+	return page, nil
 }
 
 var errClosed = errors.New("standard output was closed by its reader")

@@ -11,23 +11,16 @@ import (
 var requeueCommand = command{
 	name: "requeue", summary: "try parked messages again now",
 	help: `
-Makes parked messages due at once and forgets their failed attempts: dead ones,
-and with --state or --id also retry and scheduled ones that are not due yet. Held
-ones follow by themselves. Messages of one key keep their order, before newer ones.
-It is safe beside running relays. Give something that selects, or --all.
+Makes parked messages due at once: dead ones, whose failed attempts are forgotten,
+and with --state or --id also retry ones, whose attempts still count, and scheduled
+ones that are not due yet. Held ones follow by themselves. Messages of one key keep
+their order, before newer ones. It is safe beside running relays. Give something
+that selects, or --all.
 
 Example:
   outbox requeue --topic orders --dry-run
   outbox requeue --topic orders`,
-	setup: changeSetup("requeued", func(o *opened) change { return o.Requeue }, func(m outbox.Parked) bool {
-		switch m.State {
-		case outbox.Dead:
-			return true
-		case outbox.Retry, outbox.Scheduled:
-			return m.DueIn.Valid && m.DueIn.V > 0
-		}
-		return false
-	}),
+	setup: changeSetup("requeued", (*outbox.Operator).Requeue, (*outbox.Outbox).Requeueable),
 }
 
 var discardCommand = command{
@@ -40,20 +33,23 @@ selects, or --all.
 
 Example:
   outbox discard --id 0199d3c5-6a4e-7c1e-9a53-0d5b8a3f9a11`,
-	setup: changeSetup("discarded", func(o *opened) change { return o.Discard }, func(outbox.Parked) bool { return true }),
+	setup: changeSetup("discarded", (*outbox.Operator).Discard, (*outbox.Outbox).Discardable),
 }
 
-// change is an operator's command on parked messages.
-type change func(ctx context.Context, f outbox.Filter, limit int) (int, error)
-
-// changeSetup is the setup of a command that changes parked messages. affects
-// tells which of the messages selected it would change.
-func changeSetup(done string, pick func(*opened) change, affects func(outbox.Parked) bool) func(*flag.FlagSet) action {
+// changeSetup is the setup of a command that changes parked messages. count tells how many
+// it would change.
+func changeSetup(
+	done string,
+	change func(*outbox.Operator, context.Context, outbox.Filter, int) (int, error),
+	count func(*outbox.Outbox, context.Context, outbox.Filter, int) (int, error),
+) func(*flag.FlagSet) action {
 	return func(fs *flag.FlagSet) action {
 		var t target
 		var f filterFlags
+		var by actor
 		t.flags(fs)
 		f.flags(fs)
+		by.flags(fs)
 		f.states(fs, "messages in this `state`: scheduled, retry, held or dead; may be repeated; default: dead, and any with --id")
 		limit := limitFlag(fs)
 		dryRun := fs.Bool("dry-run", false, "change nothing, say how many it would be now")
@@ -71,7 +67,7 @@ func changeSetup(done string, pick func(*opened) change, affects func(outbox.Par
 			}
 			defer o.close()
 			if *dryRun {
-				n, err := countParked(ctx, o, f.Filter, *limit, affects)
+				n, err := count(o.Outbox, ctx, f.Filter, *limit)
 				if err != nil {
 					return err
 				}
@@ -81,7 +77,11 @@ func changeSetup(done string, pick func(*opened) change, affects func(outbox.Par
 				_, err = fmt.Fprintf(p.stdout, "%s would be %s\n", messages(n), done)
 				return err
 			}
-			n, err := pick(o)(ctx, f.Filter, *limit)
+			operator, err := by.as(o)
+			if err != nil {
+				return err
+			}
+			n, err := change(operator, ctx, f.Filter, *limit)
 			return changed(p, done, n, err, *asJSON)
 		}
 	}
@@ -103,30 +103,4 @@ func changed(p *process, done string, n int, err error, asJSON bool) error {
 	}
 	_, err = fmt.Fprintf(p.stdout, "%s %s\n", messages(n), done)
 	return err
-}
-
-// countParked counts what a change would affect.
-func countParked(ctx context.Context, o *opened, f outbox.Filter, limit int, affects func(outbox.Parked) bool) (int, error) {
-	if len(f.States) == 0 && len(f.IDs) == 0 {
-		f.States = []string{outbox.Dead} // as the commands have it
-	}
-	const page = 1000
-	n, after := 0, int64(0)
-	for {
-		list, err := o.Parked(ctx, f, after, page)
-		if err != nil {
-			return n, err
-		}
-		for _, m := range list {
-			if affects(m) {
-				if n++; n == limit {
-					return n, nil
-				}
-			}
-			after = m.Pos
-		}
-		if len(list) < page {
-			return n, nil
-		}
-	}
 }

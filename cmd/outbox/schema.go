@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -16,7 +17,8 @@ var schemaCommand = command{
 Prints what migrate runs, one step a schema version, for a DBA to read or run.
 It connects to nothing: the engine is taken from the DSN's scheme, or --engine.
 With --grants it prints the statements that give the least privileges to four
-roles instead: producer, relay, operator and consumer.
+roles instead: producer, relay, operator and consumer. With --partition-done day it
+prints what keeps done in partitions behind the other steps.
 
 Example:
   outbox schema --engine postgres --schema shop --lanes 32 > outbox.sql
@@ -26,14 +28,18 @@ Example:
 		t.flags(fs)
 		name := fs.String("engine", "", "the `engine`: "+strings.Join(engineNames(), ", ")+"; default: that of the DSN")
 		grants := fs.Bool("grants", false, "print the GRANT statements instead")
+		partition := partitionFlag(fs)
 		asJSON := fs.Bool("json", false, "print a JSON array of steps: version, name, sql")
-		return func(_ context.Context, p *process) error { return schema(p, t, *name, *grants, *asJSON) }
+		return func(_ context.Context, p *process) error { return schema(p, t, *name, *grants, *partition, *asJSON) }
 	},
 }
 
-func schema(p *process, t target, name string, grants, asJSON bool) error {
+func schema(p *process, t target, name string, grants, partition, asJSON bool) error {
 	if err := t.fromEnv(p.getenv); err != nil {
 		return err
+	}
+	if name == "" && t.dsn == "" {
+		return usagef("no engine: give --engine %s; or a database, whose engine is taken", strings.Join(engineNames(), ", "))
 	}
 	e, err := engineNamed(name)
 	if name == "" {
@@ -50,6 +56,13 @@ func schema(p *process, t target, name string, grants, asJSON bool) error {
 		return printGrants(p, e, store, asJSON)
 	}
 	steps := store.Steps()
+	if partition {
+		partitioner, ok := store.(dialect.Partitioner)
+		if !ok {
+			return errNoPartitions(e.name)
+		}
+		steps = append(steps, dialect.Step{Version: steps[len(steps)-1].Version, Name: "done in partitions", SQL: partitioner.PartitionSQL()})
+	}
 	if asJSON {
 		type step struct {
 			Version int    `json:"version"`
@@ -62,8 +75,12 @@ func schema(p *process, t target, name string, grants, asJSON bool) error {
 		}
 		return writeJSON(p.stdout, all)
 	}
-	for _, s := range steps {
-		if _, err := fmt.Fprintf(p.stdout, "-- version %d: %s\n\n%s\n", s.Version, s.Name, s.SQL); err != nil {
+	for i, s := range steps {
+		title := fmt.Sprintf("version %d", s.Version)
+		if i > 0 && s.Version == steps[i-1].Version {
+			title = "behind " + title
+		}
+		if _, err := fmt.Fprintf(p.stdout, "-- %s: %s\n\n%s\n", title, s.Name, s.SQL); err != nil {
 			return err
 		}
 	}
@@ -88,7 +105,7 @@ func bound(e engine, tables dialect.Tables) (dialect.Store, error) {
 		tables.Prefix = "outbox"
 	}
 	if tables.Lanes == 0 {
-		tables.Lanes = 16
+		tables.Lanes = cmp.Or(e.dialect().Capabilities().Lanes, dialect.DefaultLanes)
 	}
 	store, err := e.dialect().Bind(tables)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 )
 
 var versionCommand = command{
@@ -47,4 +48,18 @@ func build() (version, commit string) {
 		}
 	}
 	return version, commit
+}
+
+// builtFrom is the day of the commit that the program was built from, empty if it is
+// not known.
+func builtFrom() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.time" {
+				day, _, _ := strings.Cut(s.Value, "T")
+				return day
+			}
+		}
+	}
+	return ""
 }

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/otlptranslator"
+	exporter "go.opentelemetry.io/otel/exporters/prometheus"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
+
+	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/relay"
+	"github.com/outbox-suite/outbox/telemetry"
+)
+
+// listen opens the address that `outbox relay --http` serves.
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return nil, usagef("http %s is not an address: write host:port, for example 127.0.0.1:9464", shown(address))
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("http: %w: choose another address, or stop what listens there", err)
+	}
+	return l, nil
+}
+
+// site tells of a running relay over HTTP.
+type site struct {
+	// mux serves the site's own paths. Others may have "/".
+	mux      *http.ServeMux
+	observer relay.Observer
+	provider *sdkmetric.MeterProvider
+	http     *http.Server
+	// interrupt ends the contexts of requests.
+	interrupt context.CancelFunc
+	unwatch   func() error
+}
+
+// newSite makes the site of a relay of o. The relay must be given its observer.
+func newSite(o *outbox.Outbox, log *slog.Logger, cfg telemetry.Config, quiet time.Duration, workers int) (*site, error) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewDBStatsCollector(o.DB(), "outbox"))
+	tellErrors(log)
+	provider, err := meterProvider(registry)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MeterProvider = provider
+	metrics, err := telemetry.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	unwatch, err := telemetry.WatchTables(o, cfg)
+	if err != nil {
+		return nil, err
+	}
+	p := newPulse(quiet, workers)
+	c := &checks{pulse: p, check: o.Check}
+	s := &site{
+		mux:      http.NewServeMux(),
+		observer: relay.Observers(p, metrics),
+		provider: provider,
+		unwatch:  unwatch,
+	}
+	s.mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{
+		ErrorHandling: promhttp.ContinueOnError, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+	}))
+	s.mux.HandleFunc("GET /healthz", c.alive)
+	s.mux.HandleFunc("GET /readyz", c.ready)
+	requests, interrupt := context.WithCancel(context.Background())
+	s.interrupt = interrupt
+	// No WriteTimeout: an action of the page that takes longer would end without an answer.
+	s.http = &http.Server{
+		BaseContext: func(net.Listener) context.Context { return requests },
+		Handler:     s.mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	return s, nil
+}
+
+func meterProvider(registry *prometheus.Registry) (*sdkmetric.MeterProvider, error) {
+	e, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo(),
+		exporter.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes))
+	if err != nil {
+		return nil, fmt.Errorf("prometheus exporter: %w", err)
+	}
+	version, _ := build()
+	r := resource.NewSchemaless(semconv.ServiceName("outbox"), semconv.ServiceVersion(version))
+	return sdkmetric.NewMeterProvider(sdkmetric.WithReader(e), sdkmetric.WithResource(r)), nil
+}
+
+// serve serves until close.
+func (s *site) serve(l net.Listener, log *slog.Logger) {
+	log.Info("http is served", "address", l.Addr().String())
+	go func() {
+		if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("http is not served any more", "error", err)
+		}
+	}()
+}
+
+// close lets requests under way finish, for a moment.
+func (s *site) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), uiGrace)
+	defer cancel()
+	defer s.interrupt()
+	// An action that takes longer ends between two of its steps, and says so in the audit.
+	defer time.AfterFunc(uiGrace/2, s.interrupt).Stop()
+	if err := s.http.Shutdown(ctx); err != nil {
+		_ = s.http.Close() // the rest is cut off
+	}
+	_, _ = s.unwatch(), s.provider.Shutdown(ctx) // nothing is pending that could be lost
+}
+
+// system is the messaging.system of a publisher's URL.
+func system(publish string) string {
+	scheme, _, _ := strings.Cut(publish, ":")
+	switch scheme = strings.ToLower(scheme); scheme {
+	case "http", "https":
+		return "webhook"
+	case "tls":
+		return "nats"
+	case "rediss":
+		return "redis"
+	case "amqp", "amqps":
+		return "rabbitmq"
+	default:
+		return scheme
+	}
+}
+
+// pulse knows from a relay's events whether it gets on.
+type pulse struct {
+	quiet   time.Duration // the longest time without an event that is no fault
+	workers int
+
+	mu       sync.Mutex
+	polled   bool
+	stopping bool
+	dispatch time.Time         // of the dispatcher's last event
+	lanes    map[int]time.Time // of the last event of each lane that is worked on
+}
+
+func newPulse(quiet time.Duration, workers int) *pulse {
+	return &pulse{quiet: quiet, workers: workers, dispatch: time.Now(), lanes: make(map[int]time.Time)}
+}
+
+// Observe notes who did something.
+func (p *pulse) Observe(e relay.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch e := e.(type) {
+	case relay.Polled:
+		p.polled, p.dispatch = true, time.Now()
+	case relay.Erred:
+		if e.Op == "poll" || e.Op == "claim" {
+			p.dispatch = time.Now()
+		}
+	case relay.Claimed:
+		p.lanes[e.Lane] = time.Now()
+	case relay.Surfaced:
+		p.lanes[e.Lane] = time.Now()
+	case relay.Attempted:
+		p.lanes[e.Lane] = time.Now()
+	case relay.Settled:
+		p.lanes[e.Lane] = time.Now()
+	case relay.SettleRetried:
+		p.lanes[e.Lane] = time.Now()
+	case relay.Released:
+		delete(p.lanes, e.Lane)
+		p.dispatch = time.Now()
+	case relay.LeaseLost:
+		delete(p.lanes, e.Lane)
+	case relay.Stopping:
+		p.stopping = true
+	}
+}
+
+// stuck says what has been quiet for too long; "" for nothing.
+func (p *pulse) stuck() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for lane, last := range p.lanes {
+		if quiet := time.Since(last); quiet > p.quiet {
+			return fmt.Sprintf("nothing has happened in lane %d for %v", lane, quiet.Round(time.Second))
+		}
+	}
+	// With all workers busy the dispatcher waits for one of them.
+	if quiet := time.Since(p.dispatch); quiet > p.quiet && len(p.lanes) < p.workers {
+		return fmt.Sprintf("the relay has not polled for %v", quiet.Round(time.Second))
+	}
+	return ""
+}
+
+func (p *pulse) state() (polled, stopping bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.polled, p.stopping
+}
+
+// checks answer probes.
+type checks struct {
+	pulse *pulse
+	check func(context.Context) error // of the database
+
+	mu   sync.Mutex
+	last string
+	next time.Time
+}
+
+const (
+	// checkEvery is the least time between two checks of the database, however many
+	// probes there are.
+	checkEvery   = time.Second
+	checkTimeout = 3 * time.Second
+)
+
+// alive answers whether the process gets on; if not, it is to be started again.
+func (c *checks) alive(w http.ResponseWriter, _ *http.Request) { answer(w, c.pulse.stuck()) }
+
+// ready answers whether the relay delivers: it runs, and the database is reachable and
+// has what it needs.
+func (c *checks) ready(w http.ResponseWriter, r *http.Request) {
+	polled, stopping := c.pulse.state()
+	switch {
+	case stopping:
+		answer(w, "the relay is stopping")
+	case !polled:
+		answer(w, "the relay has not polled yet")
+	default:
+		answer(w, c.database(r.Context()))
+	}
+}
+
+// database says what is wrong with it, without what an error of the driver may tell of
+// servers and users; the log has that.
+func (c *checks) database(ctx context.Context) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if time.Now().Before(c.next) {
+		return c.last
+	}
+	// A probe that was given up must not be the next one's answer.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
+	defer cancel()
+	switch err := c.check(ctx); {
+	case err == nil:
+		c.last = ""
+	case errors.Is(err, outbox.ErrNotReady):
+		c.last = "the database lacks something: see `outbox status`"
+	default:
+		c.last = "the database does not answer"
+	}
+	c.next = time.Now().Add(checkEvery)
+	return c.last
+}
+
+func answer(w http.ResponseWriter, problem string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if problem != "" {
+		w.WriteHeader(http.StatusServiceUnavailable)
+	} else {
+		problem = "ok"
+	}
+	_, _ = fmt.Fprintln(w, problem) // if the prober is gone, nobody needs it
+}
