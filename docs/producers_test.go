@@ -129,7 +129,7 @@ func drained(t *testing.T, o *outbox.Outbox) map[string]relay.Message {
 	return byID
 }
 
-// schema is a fresh database with default names and 16 lanes.
+// everywhere runs test in a fresh database of each engine.
 func everywhere(t *testing.T, test func(t *testing.T, db *sql.DB, d dialect.Dialect, heading string)) {
 	t.Helper()
 	t.Run("sqlite", func(t *testing.T) {
@@ -257,6 +257,43 @@ func TestStatementsAreDelivered(t *testing.T) {
 	})
 }
 
+// TestRevisionsInSQL has the statements count a key in turn with Enqueue.
+func TestRevisionsInSQL(t *testing.T) {
+	everywhere(t, func(t *testing.T, db *sql.DB, d dialect.Dialect, heading string) {
+		o := migrated(t, db, d, outbox.Config{Revisions: true})
+		_, text, _ := strings.Cut(section(t, document(t, "producers.md"), "Revisions"), "\n### "+heading+"\n")
+		block := blocks(text, "sql")[0]
+		for n := range 6 {
+			err := o.InTx(t.Context(), nil, func(ctx context.Context, tx *sql.Tx) error {
+				if n%3 == 1 {
+					_, err := o.Enqueue(ctx, tx, outbox.Message{Topic: "orders", Key: "order-42", Type: "order.sent", Revision: int64(n + 1)})
+					return err
+				}
+				for statement := range strings.SplitSeq(strings.Replace(block, "6a07", fmt.Sprintf("7a%02d", n), 1), ";\n\n") {
+					if _, err := tx.ExecContext(ctx, statement); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		var broker outboxtest.Publisher
+		if err := outboxtest.Drain(t.Context(), o, &broker); err != nil {
+			t.Fatal(err)
+		}
+		var got []int64
+		for _, m := range broker.Messages() {
+			got = append(got, m.Revision)
+		}
+		if want := []int64{1, 2, 3, 4, 5, 6}; !slices.Equal(got, want) {
+			t.Errorf("revisions %v, want %v", got, want)
+		}
+	})
+}
+
 // TestWrongLaneIsRefused runs the statements with a key against a schema that has
 // another number of lanes.
 func TestWrongLaneIsRefused(t *testing.T) {
@@ -356,7 +393,7 @@ func TestHashInSQL(t *testing.T) {
 		if !strings.Contains(strings.ToLower(statement), "sha2") {
 			t.Skip("the application computes the hash")
 		}
-		o := migrated(t, db, d, outbox.Config{})
+		o := migrated(t, db, d, outbox.Config{Lanes: 16})
 		keys := vectors(t)
 		column := "key"
 		if strings.Contains(statement, "`key`") {
