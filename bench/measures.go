@@ -102,6 +102,12 @@ func Measures() []Measure {
 			run:    roundTrips,
 		},
 		{
+			Name:   "rows-locked",
+			About:  "rows that are locked at the moment before a batch's commit, one message of it having failed, against a turn of the loop",
+			Target: "",
+			run:    rowsLocked,
+		},
+		{
 			Name:   "log-bytes",
 			About:  "bytes that the server writes to its log for each message, when it is enqueued and when it is drained",
 			Target: "",

@@ -13,6 +13,8 @@ import (
 // of transactions, each of which is a round trip or more.
 type counter struct {
 	asked atomic.Int64
+	// committing is called before each commit; nil: nobody looks.
+	committing func()
 
 	mu    sync.Mutex
 	query string
@@ -98,6 +100,9 @@ type tapTx struct {
 // Commit implements [driver.Tx].
 func (t tapTx) Commit() error {
 	t.c.asked.Add(1)
+	if t.c.committing != nil {
+		t.c.committing()
+	}
 	return t.Tx.Commit()
 }
 

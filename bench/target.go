@@ -76,6 +76,9 @@ type Baseline struct {
 	// LogBytes returns how many bytes the server has written to its log (WAL,
 	// redo) so far. nil: the engine cannot tell.
 	LogBytes func(ctx context.Context, db *sql.DB) (int64, error)
+	// Locked returns how many rows of these tables the other sessions' open
+	// transactions have locked, changed ones among them. nil: the engine locks no rows.
+	Locked func(ctx context.Context, db *sql.DB, tables []string) (int64, error)
 	// ServerTime returns how long the server alone needs for a query. nil: the
 	// engine cannot tell.
 	ServerTime func(ctx context.Context, db *sql.DB, query string, args []any) (time.Duration, error)
@@ -95,7 +98,7 @@ type Baseline struct {
 func (b *Baseline) check() error {
 	if b.Name == "" || len(b.Create) == 0 || b.Business == "" || b.Insert == nil || b.MessageID == nil || b.Select == nil ||
 		b.Update == nil || b.Delete == nil || b.Tidy == nil || len(b.Snapshot) == 0 {
-		return errors.New("bench: baseline: only LogBytes, ServerTime, WithCommit, Settings and Goals may be left out")
+		return errors.New("bench: baseline: only LogBytes, Locked, ServerTime, WithCommit, Settings and Goals may be left out")
 	}
 	return nil
 }

@@ -150,6 +150,20 @@ func postgresBaseline() *bench.Baseline {
 			err = db.QueryRowContext(ctx, "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint").Scan(&n)
 			return n, err
 		},
+		// A row has the number of the transaction that deletes or locks it, and keeps it
+		// when that has ended: only those that are at work count.
+		Locked: func(ctx context.Context, db *sql.DB, tables []string) (n int64, err error) {
+			for _, t := range tables {
+				var rows int64
+				err := db.QueryRowContext(ctx, "SELECT count(*) FROM "+t+
+					" WHERE xmax::text IN (SELECT backend_xid::text FROM pg_stat_activity WHERE backend_xid IS NOT NULL)").Scan(&rows)
+				if err != nil {
+					return 0, err
+				}
+				n += rows
+			}
+			return n, nil
+		},
 		ServerTime: func(ctx context.Context, db *sql.DB, query string, args []any) (time.Duration, error) {
 			var text string
 			if err := db.QueryRowContext(ctx, "EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) "+query, args...).Scan(&text); err != nil {
@@ -215,6 +229,11 @@ func mysqlBaseline(mariaDB bool) *bench.Baseline {
 		LogBytes: func(ctx context.Context, db *sql.DB) (n int64, err error) {
 			var name string
 			err = db.QueryRowContext(ctx, "SHOW GLOBAL STATUS LIKE 'Innodb_os_log_written'").Scan(&name, &n)
+			return n, err
+		},
+		// The server's own count, over all tables.
+		Locked: func(ctx context.Context, db *sql.DB, _ []string) (n int64, err error) {
+			err = db.QueryRowContext(ctx, "SELECT COALESCE(SUM(trx_rows_locked), 0) FROM information_schema.innodb_trx").Scan(&n)
 			return n, err
 		},
 		Snapshot: []string{"START TRANSACTION WITH CONSISTENT SNAPSHOT", "SELECT COUNT(*) FROM {business}"},

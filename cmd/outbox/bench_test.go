@@ -75,7 +75,7 @@ func TestBenchMeasuresEverything(t *testing.T) {
 		}
 	}
 	for _, m := range bench.Measures() {
-		if rows[m.Name] == 0 && m.Name != "log-bytes" { // SQLite does not tell
+		if rows[m.Name] == 0 && m.Name != "log-bytes" && m.Name != "rows-locked" { // SQLite does not tell, and locks none
 			t.Errorf("%s gave no figures", m.Name)
 		}
 	}
@@ -100,6 +100,42 @@ func TestBenchMeasuresEverything(t *testing.T) {
 		}
 	}
 	noTables(t, s)
+}
+
+// A batch locks its rows and its lane's, and the loop its rows; InnoDB also counts what
+// it locks in indexes.
+func TestBenchRowsLocked(t *testing.T) {
+	for _, engine := range []string{"postgres", "mysql", "mariadb"} {
+		t.Run(engine, func(t *testing.T) {
+			server := containers.Servers(t, engine)[0]
+			e, err := engineOf(server.DSN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			target, err := benchTarget(t.Context(), e, server.DSN)
+			if err != nil {
+				t.Fatal(err)
+			}
+			report, err := bench.Run(t.Context(), target, bench.Options{
+				Rounds: 1, Scale: scaleNamed(t, "tiny"), Match: regexp.MustCompile("^rows-locked$"), NotDurable: true,
+			})
+			if err != nil || len(report.Rows) != 4 {
+				t.Fatalf("Run = %+v, %v, want four rows", report, err)
+			}
+			most := 1001.0
+			if engine != "postgres" {
+				most = 5000
+			}
+			for _, row := range report.Rows {
+				if ours := row.Ours.Median; ours <= 1000 || ours > most {
+					t.Errorf("%s: %v rows are locked", row.Case, ours)
+				}
+				if base := row.Baseline.Median; base < 1000 || base > most {
+					t.Errorf("%s: the %s locks %v rows", row.Case, row.Against, base)
+				}
+			}
+		})
+	}
 }
 
 // Tables are removed when a run is interrupted.
