@@ -2,11 +2,13 @@ package outbox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"database/sql"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -22,12 +24,18 @@ type Stats = dialect.Stats
 // Parked is a parked message as an operator sees it.
 type Parked = dialect.Parked
 
-// The states of a parked message.
+// Standing is where a message stands, without its content.
+type Standing = dialect.Standing
+
+// The states of a message: it is ready, parked in one of four, or done in one of two.
 const (
+	Ready     = dialect.Ready
 	Scheduled = dialect.Scheduled
 	Retry     = dialect.Retry
 	Held      = dialect.Held
 	Dead      = dialect.Dead
+	Published = dialect.Published
+	Discarded = dialect.Discarded
 )
 
 // DefaultCount is where [Outbox.Stats] stops counting by default.
@@ -124,6 +132,21 @@ func (o *Outbox) Parked(ctx context.Context, f Filter, after int64, limit int) (
 	}
 	list, err := o.store.Parked(ctx, o.db, d, after, limit)
 	return list, o.wrap("parked", err)
+}
+
+// Find tells where a message stands, the latest place first. A message that was replayed
+// stands in done once for each time it was published, and where it is now. Nothing is
+// returned for a message that was never committed here, or is gone: published without a
+// retention, or purged. It reads by index and locks nothing. With an engine whose Store
+// is no [dialect.Viewer] the error matches [errors.ErrUnsupported].
+func (o *Outbox) Find(ctx context.Context, id uuid.UUID) ([]Standing, error) {
+	viewer, ok := o.store.(dialect.Viewer)
+	if !ok {
+		return nil, fmt.Errorf("find (%s): %w", o.dialect.Name(), errors.ErrUnsupported)
+	}
+	list, err := viewer.ViewMessage(ctx, o.db, id)
+	slices.SortStableFunc(list, func(a, b Standing) int { return cmp.Compare(a.Since, b.Since) })
+	return list, o.wrap("find", err)
 }
 
 // Requeue makes parked messages due at once; dead ones begin with no failed

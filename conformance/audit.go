@@ -3,6 +3,7 @@ package conformance
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +28,13 @@ var auditScenarios = []Scenario{
 		Needs:   []Need{Views},
 		lanes:   3,
 		run:     viewsShow,
+	},
+	{
+		Name:    "Operator/FindsEveryMessage",
+		Promise: "a message is found by its id wherever it stands, ready, parked or done, with all that was done to it",
+		Needs:   []Need{Views},
+		lanes:   1,
+		run:     findsEvery,
 	},
 }
 
@@ -157,5 +165,85 @@ func viewsShow(t *trial) {
 		t.error("a released lane is still shown as %q's", lanes[1].Owner)
 	}
 	_, err = t.operator.Discard(t.ctx, outbox.Filter{Key: "dead", States: []string{outbox.Dead, outbox.Held, outbox.Retry}}, 0)
+	t.must(err, "discard")
+}
+
+func findsEvery(t *trial) {
+	if list, err := t.operator.Find(t.ctx, uuid.New()); err != nil || len(list) > 0 {
+		t.error("an id that was never used is found in %+v, %v", list, err)
+	}
+	// found fails unless the message stands in these states, the latest first.
+	found := func(m outbox.Message, want ...outbox.Standing) {
+		list, err := t.operator.Find(t.ctx, m.ID)
+		t.must(err, "find")
+		for i := range list {
+			l := &list[i]
+			if l.Age < 0 || l.Age > time.Hour || l.Since < 0 || l.Since > time.Hour {
+				t.error("a message inserted just now is %v old and %v in its place", l.Age, l.Since)
+			}
+			due := l.State == outbox.Scheduled || l.State == outbox.Retry
+			if l.DueIn.Valid != due || due && (l.DueIn.V < 50*time.Minute || l.DueIn.V > time.Hour) {
+				t.error("a message that is %s is due in %v", l.State, l.DueIn)
+			}
+			l.Age, l.Since, l.DueIn.V, l.DueIn.Valid = 0, 0, 0, false
+			if l.Seq == 0 != (l.State == outbox.Scheduled) {
+				t.error("a message that is %s has place %d", l.State, l.Seq)
+			}
+			l.Seq = 0
+		}
+		for i := range want {
+			want[i].Topic, want[i].Type = m.Topic, m.Type
+			if m.Key != "" {
+				want[i].Key.V, want[i].Key.Valid = m.Key, true
+			}
+		}
+		if !slices.Equal(list, want) {
+			t.error("it is found as %s, want %s", fmt.Sprintf("%+v", list), fmt.Sprintf("%+v", want))
+		}
+	}
+	scheduled := t.message("find-scheduled")
+	scheduled.Delay = time.Hour
+	all := []outbox.Message{
+		t.message("find-dead"), t.message("find-dead"), t.message("find-retry"), t.message(""), t.message("日本 'k' {key} ?"),
+	}
+	dead, held, retry, keyless, published := all[0], all[1], all[2], all[3], all[4]
+	t.enqueueAll(append(all, scheduled)...)
+	for _, m := range all {
+		found(m, outbox.Standing{State: outbox.Ready})
+	}
+	found(scheduled, outbox.Standing{State: outbox.Scheduled})
+
+	lease := t.hold()
+	rows := t.ready()
+	t.settle(lease, dialect.Settlement{
+		Archive:   true,
+		Published: refs(rows[3:]),
+		Hold:      []dialect.Ref{rows[1].Ref()},
+		Failed: []dialect.Failure{
+			{Ref: rows[0].Ref(), Attempts: 3, Dead: true, Blocking: true, Reason: "never"},
+			{Ref: rows[2].Ref(), Attempts: 1, Delay: time.Hour, Blocking: true, Reason: "not yet"},
+		},
+	})
+	t.must(t.store().Release(t.ctx, t.db, lease), "release")
+	found(dead, outbox.Standing{State: outbox.Dead, Attempts: 3, Reason: "never"})
+	found(held, outbox.Standing{State: outbox.Held})
+	found(retry, outbox.Standing{State: outbox.Retry, Attempts: 1, Reason: "not yet"})
+	found(keyless, outbox.Standing{State: outbox.Published, Attempts: 1})
+	found(published, outbox.Standing{State: outbox.Published, Attempts: 1})
+	found(scheduled, outbox.Standing{State: outbox.Scheduled})
+
+	if n, err := t.operator.Discard(t.ctx, outbox.Filter{IDs: []uuid.UUID{dead.ID, held.ID}}, 0); err != nil || n != 2 {
+		t.fail("discarded %d: %v", n, err)
+	}
+	if n, err := t.operator.Replay(t.ctx, outbox.Filter{IDs: []uuid.UUID{published.ID}}, 0); err != nil || n != 1 {
+		t.fail("replayed %d: %v", n, err)
+	}
+	found(held, outbox.Standing{State: outbox.Discarded})
+	found(published, outbox.Standing{State: outbox.Ready, Replay: 1}, outbox.Standing{State: outbox.Published, Attempts: 1})
+	lease = t.hold()
+	t.settle(lease, dialect.Settlement{Archive: true, Published: refs(t.ready())})
+	t.must(t.store().Release(t.ctx, t.db, lease), "release")
+	found(published, outbox.Standing{State: outbox.Published, Attempts: 1, Replay: 1}, outbox.Standing{State: outbox.Published, Attempts: 1})
+	_, err := t.operator.Discard(t.ctx, outbox.Filter{IDs: []uuid.UUID{retry.ID, scheduled.ID}}, 0)
 	t.must(err, "discard")
 }

@@ -68,6 +68,32 @@ type Viewer interface {
 	ViewDone(ctx context.Context, db DB, limit int) ([]Settled, error)
 	// ViewReasons lists the reasons of the newest limit parked messages, newest first.
 	ViewReasons(ctx context.Context, db DB, limit int) ([]ParkedReason, error)
+	// ViewMessage lists the rows of a message, in no order: of one that was replayed
+	// there is another one for each time.
+	ViewMessage(ctx context.Context, db DB, id [16]byte) ([]Standing, error)
+}
+
+// Standing is a row of a message, and so where it stands, without its content.
+type Standing struct {
+	// State is [Ready], the state of a parked message or the outcome of a done one.
+	State string
+	Lane  int
+	// Seq is the place in the order; 0 where there is none yet.
+	Seq   int64
+	Topic string
+	Key   sql.Null[string]
+	Type  string
+	// Attempts counts the publish attempts that failed, and the one that did not.
+	Attempts int
+	// Replay counts how often the message was replayed before it came here.
+	Replay int
+	// Reason is the last error text, or why a message was discarded; empty for none.
+	Reason string
+	// Age is how long ago the message was inserted, Since how long ago it came here.
+	Age, Since time.Duration
+	// DueIn is how long until the message is due, negative when overdue; valid for
+	// scheduled and retry.
+	DueIn sql.Null[time.Duration]
 }
 
 // LaneState is a lane as an operator sees it.

@@ -386,6 +386,9 @@ const (
 	Dead      = "dead"      // needs a person
 )
 
+// Ready is the state of a message that waits for nothing.
+const Ready = "ready"
+
 // The outcomes of a message in the done table.
 const (
 	Published = "published"

@@ -88,3 +88,17 @@ func (s *store) ViewReasons(ctx context.Context, db dialect.DB, limit int) (list
 	})
 	return list, err
 }
+
+// ViewMessage is one statement.
+func (s *store) ViewMessage(ctx context.Context, db dialect.DB, id [16]byte) (list []dialect.Standing, err error) {
+	err = read(ctx, db, func(tx *sql.Tx) error {
+		list, err = query(ctx, tx, func(m *dialect.Standing) []any {
+			return []any{
+				&m.State, &m.Lane, &m.Seq, &m.Topic, &m.Key, &m.Type, &m.Attempts, &m.Replay, &m.Reason,
+				microsColumn{&m.Age}, microsColumn{&m.Since}, nullMicrosColumn{&m.DueIn},
+			}
+		}, s.sql.viewMessage, id[:], id[:], id[:])
+		return err
+	})
+	return list, err
+}

@@ -687,6 +687,21 @@ FROM {parked} FORCE INDEX (PRIMARY)
 ORDER BY pos DESC
 LIMIT ?`
 
+const viewMessageSQL = `
+-- By the three indexes on id.
+SELECT 'ready', lane, seq, topic, {key}, type, 0, replay, '',
+    TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, ready_at, UTC_TIMESTAMP(6)), NULL
+FROM {ready} FORCE INDEX ({name:id}) WHERE id = ?
+UNION ALL
+SELECT state, lane, COALESCE(seq, 0), topic, {key}, type, attempts, replay, COALESCE(reason, ''),
+    TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, parked_at, UTC_TIMESTAMP(6)),
+    TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), available_at)
+FROM {parked} FORCE INDEX ({name:parked_id}) WHERE id = ?
+UNION ALL
+SELECT outcome, lane, COALESCE(seq, 0), topic, {key}, type, attempts, replay, COALESCE(reason, ''),
+    TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, done_at, UTC_TIMESTAMP(6)), NULL
+FROM {done} FORCE INDEX ({name:done_id}) WHERE id = ?`
+
 // migrateLock is held by the one process of the server that migrates. It belongs to
 // the session and outlives the commits that DDL makes.
 const (
@@ -767,6 +782,7 @@ type statements struct {
 	beginProgress, advance, lastProgress                string
 	progress, setProgress                               string
 	writeAudit, audit, viewLanes, viewDone, viewReasons string
+	viewMessage                                         string
 	createSchema, meta, lanes                           string
 	parked, requeueLanes, discardLanes                  filtered
 	chooseRequeue, chooseDiscard, chooseReplay          filtered
@@ -799,7 +815,7 @@ func render(t dialect.Tables) statements {
 		beginProgress: x(beginProgressSQL), advance: x(advanceSQL), lastProgress: x(lastProgressSQL),
 		progress: x(progressSQL), setProgress: x(setProgressSQL),
 		writeAudit: x(writeAuditSQL), audit: x(auditSQL),
-		viewLanes: x(viewLanesSQL), viewDone: x(viewDoneSQL), viewReasons: x(viewReasonsSQL),
+		viewLanes: x(viewLanesSQL), viewDone: x(viewDoneSQL), viewReasons: x(viewReasonsSQL), viewMessage: x(viewMessageSQL),
 		createSchema: x(createSchemaSQL), meta: x(metaSQL), lanes: x(lanesSQL),
 		parked: f(parkedSQL), requeueLanes: f(requeueLanesSQL), discardLanes: f(discardLanesSQL),
 		chooseRequeue: f(chooseRequeueSQL), chooseDiscard: f(chooseDiscardSQL), chooseReplay: f(chooseReplaySQL),

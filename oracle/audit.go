@@ -94,3 +94,23 @@ func (s *store) ViewReasons(ctx context.Context, db dialect.DB, limit int) (list
 	})
 	return list, err
 }
+
+// ViewMessage is one statement.
+func (s *store) ViewMessage(ctx context.Context, db dialect.DB, id [16]byte) (list []dialect.Standing, err error) {
+	err = read(ctx, db, func(tx *sql.Tx) error {
+		list, err = query(ctx, tx, func(m *dialect.Standing) []any {
+			return []any{
+				&m.State, &m.Lane, &m.Seq,
+				textColumn{&m.Topic},
+				textColumn{&m.Key.V},
+				&m.Key.Valid,
+				textColumn{&m.Type},
+				&m.Attempts, &m.Replay,
+				textColumn{&m.Reason},
+				microsColumn{&m.Age}, microsColumn{&m.Since}, nullMicrosColumn{&m.DueIn},
+			}
+		}, s.sql.viewMessage, id[:], id[:], id[:])
+		return err
+	})
+	return list, err
+}

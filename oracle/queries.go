@@ -639,6 +639,21 @@ SELECT c.state, c.topic, c.reason FROM (
 ) c
 WHERE ROWNUM <= ?`
 
+// viewMessageSQL looks into the three indexes on id.
+const viewMessageSQL = `
+SELECT 'ready', r.lane, r.seq, r.topic, r.key, CASE WHEN r.key_hash IS NULL THEN 0 ELSE 1 END, r.type, 0, r.replay, CAST(NULL AS RAW(2000)),
+  {micros ` + now + ` - r.created_at}, {micros ` + now + ` - r.ready_at}, CAST(NULL AS NUMBER)
+FROM {ready} r WHERE r.id = ?
+UNION ALL
+SELECT CASE p.state WHEN 1 THEN 'scheduled' WHEN 2 THEN 'retry' WHEN 3 THEN 'held' ELSE 'dead' END,
+  p.lane, NVL(p.seq, 0), p.topic, p.key, CASE WHEN p.key_hash IS NULL THEN 0 ELSE 1 END, p.type, p.attempts, p.replay, p.reason,
+  {micros ` + now + ` - p.created_at}, {micros ` + now + ` - p.parked_at}, {micros p.available_at - ` + now + `}
+FROM {parked} p WHERE p.id = ?
+UNION ALL
+SELECT d.outcome, d.lane, NVL(d.seq, 0), d.topic, d.key, CASE WHEN d.key_hash IS NULL THEN 0 ELSE 1 END, d.type, d.attempts, d.replay, d.reason,
+  {micros ` + now + ` - d.created_at}, {micros ` + now + ` - d.done_at}, CAST(NULL AS NUMBER)
+FROM {done} d WHERE d.id = ?`
+
 // sessionSQL is what the server and the session are. A privilege on V$ views is not
 // needed.
 const sessionSQL = `
@@ -687,6 +702,7 @@ type statements struct {
 	beginRevision, raiseRevision, lastRevision, revise      string
 	beginProgress, lastProgress, setProgress, progress      string
 	writeAudit, audit, viewLanes, viewDone, viewReasons     string
+	viewMessage                                             string
 	session, tables, indexes, meta, lanes                   string
 	parked, requeueLanes, discardLanes                      filtered
 	chooseRequeue, chooseDiscard, chooseReplay              filtered
@@ -733,7 +749,7 @@ func render(t dialect.Tables) statements {
 		beginRevision: x(beginRevisionSQL), raiseRevision: x(raiseRevisionSQL), lastRevision: x(lastRevisionSQL), revise: x(reviseSQL),
 		beginProgress: x(beginProgressSQL), lastProgress: x(lastProgressSQL), setProgress: x(setProgressSQL), progress: x(progressSQL),
 		writeAudit: x(writeAuditSQL), audit: x(auditSQL),
-		viewLanes: x(viewLanesSQL), viewDone: x(viewDoneSQL), viewReasons: x(viewReasonsSQL),
+		viewLanes: x(viewLanesSQL), viewDone: x(viewDoneSQL), viewReasons: x(viewReasonsSQL), viewMessage: x(viewMessageSQL),
 		session: x(sessionSQL), tables: x(tablesSQL), indexes: x(indexesSQL), meta: x(metaSQL), lanes: x(lanesSQL),
 		parked: f(parkedSQL), requeueLanes: f(requeueLanesSQL), discardLanes: f(discardLanesSQL),
 		chooseRequeue: f(chooseRequeueSQL), chooseDiscard: f(chooseDiscardSQL), chooseReplay: f(chooseReplaySQL),

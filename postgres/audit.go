@@ -65,3 +65,13 @@ func (s *store) ViewDone(ctx context.Context, db dialect.DB, limit int) ([]diale
 func (s *store) ViewReasons(ctx context.Context, db dialect.DB, limit int) ([]dialect.ParkedReason, error) {
 	return query(ctx, db, func(r *dialect.ParkedReason) []any { return []any{&r.State, &r.Topic, &r.Reason} }, s.sql.viewReasons, limit)
 }
+
+// ViewMessage is one statement.
+func (s *store) ViewMessage(ctx context.Context, db dialect.DB, id [16]byte) ([]dialect.Standing, error) {
+	return query(ctx, db, func(m *dialect.Standing) []any {
+		return []any{
+			&m.State, &m.Lane, &m.Seq, &m.Topic, &m.Key, &m.Type, &m.Attempts, &m.Replay, &m.Reason,
+			microsColumn{&m.Age}, microsColumn{&m.Since}, nullMicrosColumn{&m.DueIn},
+		}
+	}, s.sql.viewMessage, uuidText(id))
+}

@@ -743,6 +743,24 @@ FROM {parked}
 ORDER BY pos DESC
 LIMIT $1::bigint`
 
+const viewMessageSQL = `
+-- By the three indexes on id.
+SELECT 'ready', lane, seq, topic, key, type, 0, replay, '',
+    (extract(epoch FROM statement_timestamp() - created_at) * 1000000)::bigint,
+    (extract(epoch FROM statement_timestamp() - ready_at) * 1000000)::bigint, NULL::bigint
+FROM {ready} WHERE id = $1::uuid
+UNION ALL
+SELECT state, lane, coalesce(seq, 0), topic, key, type, attempts, replay, coalesce(reason, ''),
+    (extract(epoch FROM statement_timestamp() - created_at) * 1000000)::bigint,
+    (extract(epoch FROM statement_timestamp() - parked_at) * 1000000)::bigint,
+    (extract(epoch FROM available_at - statement_timestamp()) * 1000000)::bigint
+FROM {parked} WHERE id = $1::uuid
+UNION ALL
+SELECT outcome, lane, coalesce(seq, 0), topic, key, type, attempts, replay, coalesce(reason, ''),
+    (extract(epoch FROM statement_timestamp() - created_at) * 1000000)::bigint,
+    (extract(epoch FROM statement_timestamp() - done_at) * 1000000)::bigint, NULL::bigint
+FROM {done} WHERE id = $1::uuid`
+
 const migrateLockSQL = `
 -- One migration at a time in this database; ends with the transaction, so that
 -- it needs no session of its own.
@@ -854,6 +872,7 @@ type statements struct {
 	setProgress                                  string
 	writeAudit, audit                            string
 	viewLanes, viewDone, viewReasons             string
+	viewMessage                                  string
 	createSchema, meta, setVersion, missingLanes string
 	missingDays                                  string
 	parked, requeueLanes, requeue, discardLanes  filtered
@@ -875,7 +894,7 @@ func render(t dialect.Tables) statements {
 		revise: x(reviseSQL), reviseGiven: x(reviseGivenSQL), take: x(takeSQL), lastRevision: x(lastRevisionSQL),
 		advance: x(advanceSQL), beginProgress: x(beginProgressSQL), progress: x(progressSQL), setProgress: x(setProgressSQL),
 		writeAudit: x(writeAuditSQL), audit: x(auditSQL),
-		viewLanes: x(viewLanesSQL), viewDone: x(viewDoneSQL), viewReasons: x(viewReasonsSQL),
+		viewLanes: x(viewLanesSQL), viewDone: x(viewDoneSQL), viewReasons: x(viewReasonsSQL), viewMessage: x(viewMessageSQL),
 		createSchema: x(createSchemaSQL), meta: x(metaSQL), setVersion: x(setVersionSQL), missingLanes: x(missingLanesSQL), missingDays: x(missingDaysSQL),
 		parked: f(parkedSQL), requeueLanes: f(requeueLanesSQL), requeue: f(requeueSQL), discardLanes: f(discardLanesSQL),
 		discard: f(discardSQL), replay: f(replaySQL), replayable: f(replayableSQL),

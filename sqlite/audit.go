@@ -65,6 +65,17 @@ func (s *store) ViewReasons(ctx context.Context, db dialect.DB, limit int) ([]di
 	}, s.sql.viewReasons, limit)
 }
 
+// ViewMessage implements [dialect.Viewer].
+func (s *store) ViewMessage(ctx context.Context, db dialect.DB, id [16]byte) ([]dialect.Standing, error) {
+	return rowsOf(ctx, db, func(rows *sql.Rows) (m dialect.Standing, err error) {
+		var age, since int64
+		var due sql.Null[int64]
+		err = rows.Scan(&m.State, &m.Lane, &m.Seq, &m.Topic, &m.Key, &m.Type, &m.Attempts, &m.Replay, &m.Reason, &age, &since, &due)
+		m.Age, m.Since, m.DueIn = micros(age), micros(since), sql.Null[time.Duration]{V: micros(due.V), Valid: due.Valid}
+		return m, err
+	}, s.sql.viewMessage, id[:])
+}
+
 // rowsOf reads all rows of a statement.
 func rowsOf[T any](ctx context.Context, q queryer, scan func(rows *sql.Rows) (T, error), statement string, args ...any) ([]T, error) {
 	var all []T

@@ -527,3 +527,14 @@ FROM {done} ORDER BY done_at DESC, pos DESC LIMIT ?1`
 // viewReasonsSQL goes backwards along the rowid.
 const viewReasonsSQL = `
 SELECT state, topic, ifnull(reason, '') FROM {parked} ORDER BY pos DESC LIMIT ?1`
+
+// viewMessageSQL looks into the three indexes on id.
+const viewMessageSQL = `
+SELECT 'ready', lane, seq, topic, key, type, 0, replay, '', ` + once + ` - created_at, ` + once + ` - ready_at, NULL
+FROM {ready} WHERE id = ?1
+UNION ALL
+SELECT state, lane, ifnull(seq, 0), topic, key, type, attempts, replay, ifnull(reason, ''), ` + once + ` - created_at, ` + once + ` - parked_at, available_at - ` + once + `
+FROM {parked} WHERE id = ?1
+UNION ALL
+SELECT outcome, lane, ifnull(seq, 0), topic, key, type, attempts, replay, ifnull(reason, ''), ` + once + ` - created_at, ` + once + ` - done_at, NULL
+FROM {done} WHERE id = ?1`

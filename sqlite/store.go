@@ -49,6 +49,7 @@ type statements struct {
 	advance, progress, setProgress              string
 
 	writeAudit, audit, viewLanes, viewDone, viewReasons string
+	viewMessage                                         string
 }
 
 func newStore(tables dialect.Tables) *store {
@@ -135,7 +136,7 @@ func newStore(tables dialect.Tables) *store {
 			audit:       render(auditSQL),
 			viewLanes:   render(viewLanesSQL),
 			viewDone:    render(viewDoneSQL),
-			viewReasons: render(viewReasonsSQL),
+			viewReasons: render(viewReasonsSQL), viewMessage: render(viewMessageSQL),
 		},
 	}
 }

@@ -705,6 +705,17 @@ FROM {parked} AS p ` + probePK + `
 WHERE p.pos > 0
 ORDER BY p.pos DESC`
 
+var viewMessageSQL = `
+-- By the three indexes on id.
+SELECT 'ready', r.lane, r.seq, r.topic, r.[key], r.type, 0, r.replay, 0x, ` + age(`r.created_at`) + `, ` + age(`r.ready_at`) + `, CAST(NULL AS bigint)
+FROM {ready} AS r ` + seek("id") + ` WHERE r.id = @p1
+UNION ALL
+SELECT p.state, p.lane, COALESCE(p.seq, 0), p.topic, p.[key], p.type, p.attempts, p.replay, COALESCE(p.reason, 0x), ` + age(`p.created_at`) + `, ` + age(`p.parked_at`) + `, DATEDIFF_BIG(microsecond, ` + now + `, p.available_at)
+FROM {parked} AS p ` + seek("parked_id") + ` WHERE p.id = @p1
+UNION ALL
+SELECT d.outcome, d.lane, COALESCE(d.seq, 0), d.topic, d.[key], d.type, d.attempts, d.replay, COALESCE(d.reason, 0x), ` + age(`d.created_at`) + `, ` + age(`d.done_at`) + `, CAST(NULL AS bigint)
+FROM {done} AS d ` + seek("done_id") + ` WHERE d.id = @p1`
+
 const migrateLockSQL = `
 -- One migration at a time in this database. The lock ends with the transaction, so that
 -- it needs no session of its own. Below 0 is no lock.
@@ -770,7 +781,7 @@ type statements struct {
 	beginRevision, raiseRevision, lastRevision, revise string
 	beginProgress, lastProgress, setProgress, progress string
 	writeAudit, audit                                  string
-	viewLanes, viewDone, viewReasons                   string
+	viewLanes, viewDone, viewReasons, viewMessage      string
 	migrateLock, tables, indexes, identity             string
 	schemaExists, createSchema, meta, server, lanes    string
 	parked, requeueLanes, discardLanes                 filtered
@@ -803,7 +814,7 @@ func render(t dialect.Tables) statements {
 		beginRevision: x(beginRevisionSQL), raiseRevision: x(raiseRevisionSQL), lastRevision: x(lastRevisionSQL), revise: x(reviseSQL),
 		beginProgress: x(beginProgressSQL), lastProgress: x(lastProgressSQL), setProgress: x(setProgressSQL), progress: x(progressSQL),
 		writeAudit: x(writeAuditSQL), audit: x(auditSQL),
-		viewLanes: x(viewLanesSQL), viewDone: x(viewDoneSQL), viewReasons: x(viewReasonsSQL),
+		viewLanes: x(viewLanesSQL), viewDone: x(viewDoneSQL), viewReasons: x(viewReasonsSQL), viewMessage: x(viewMessageSQL),
 		migrateLock: migrateLockSQL, tables: tablesSQL, indexes: indexesSQL, identity: identitySQL,
 		schemaExists: schemaExistsSQL, createSchema: x(createSchemaSQL), meta: x(metaSQL), server: serverSQL, lanes: x(lanesSQL),
 		parked: f(parkedSQL), requeueLanes: f(requeueLanesSQL), discardLanes: f(discardLanesSQL),

@@ -14,13 +14,7 @@ import (
 type filterFlags struct{ outbox.Filter }
 
 func (f *filterFlags) flags(fs *flag.FlagSet) {
-	fs.Func("id", "the message with this `id`; may be repeated", func(s string) error {
-		id, err := parseID(s)
-		if err == nil {
-			f.IDs = append(f.IDs, id)
-		}
-		return err
-	})
+	f.ids(fs)
 	fs.Func("key", "messages of this `key`; '' is the empty key", func(s string) error {
 		f.Key, f.EmptyKey = s, s == ""
 		return nil
@@ -28,6 +22,16 @@ func (f *filterFlags) flags(fs *flag.FlagSet) {
 	fs.Func("topic", "messages of this `topic`", notEmpty(&f.Topic))
 	fs.Func("type", "messages of this `type`", notEmpty(&f.Type))
 	fs.BoolVar(&f.All, "all", false, "all messages; where a command changes something it must be said")
+}
+
+func (f *filterFlags) ids(fs *flag.FlagSet) {
+	fs.Func("id", "the message with this `id`; may be repeated", func(s string) error {
+		id, err := parseID(s)
+		if err == nil {
+			f.IDs = append(f.IDs, id)
+		}
+		return err
+	})
 }
 
 func (f *filterFlags) states(fs *flag.FlagSet, usage string) {

@@ -69,7 +69,7 @@ func commands() []command {
 	return []command{
 		schemaCommand, migrateCommand,
 		enqueueCommand, relayCommand,
-		statusCommand, healthCommand, parkedCommand,
+		statusCommand, healthCommand, parkedCommand, findCommand,
 		requeueCommand, discardCommand, replayCommand, purgeCommand, auditCommand, uiCommand,
 		conformanceCommand, benchCommand, demoCommand,
 		completionCommand(), manCommand(), versionCommand,

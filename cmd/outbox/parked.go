@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"encoding/hex"
 	"flag"
 	"fmt"
@@ -83,22 +84,9 @@ func parked(ctx context.Context, p *process, t target, f outbox.Filter, after in
 	rows := [][]string{{"POS", "ID", "STATE", "KEY", "TOPIC", "TYPE", "ATTEMPTS", "DUE IN", "PARKED AT", "REASON"}}
 	short := clipFor(p.stdout)
 	for _, m := range list {
-		key, due := "-", "-"
-		if m.Key.Valid {
-			key = m.Key.V
-			if key == "" || key == "-" {
-				key = fmt.Sprintf("%q", key)
-			}
-		}
-		if m.DueIn.Valid {
-			due = "now"
-			if m.DueIn.V > 0 {
-				due = age(m.DueIn.V)
-			}
-		}
 		rows = append(rows, []string{
-			fmt.Sprint(m.Pos), formatID(m.ID), m.State, short(key, 40), short(m.Topic, 40), short(m.Type, 40),
-			fmt.Sprint(m.Attempts), due, m.ParkedAt.UTC().Format(time.RFC3339), short(m.Reason, 80),
+			fmt.Sprint(m.Pos), formatID(m.ID), m.State, short(keyText(m.Key), 40), short(m.Topic, 40), short(m.Type, 40),
+			fmt.Sprint(m.Attempts), dueText(m.DueIn), m.ParkedAt.UTC().Format(time.RFC3339), short(m.Reason, 80),
 		})
 	}
 	if err := table(p.stdout, rows); err != nil {
@@ -108,6 +96,28 @@ func parked(ctx context.Context, p *process, t target, f outbox.Filter, after in
 		_, err = fmt.Fprintf(p.stdout, "\nMore: the same with --after %d\n", *next)
 	}
 	return err
+}
+
+// keyText is a key in a table, where a message without one has a dash.
+func keyText(key sql.Null[string]) string {
+	switch {
+	case !key.Valid:
+		return "-"
+	case key.V == "" || key.V == "-":
+		return fmt.Sprintf("%q", key.V)
+	}
+	return key.V
+}
+
+// dueText is when a message is due in a table, where one that waits for no time has a dash.
+func dueText(in sql.Null[time.Duration]) string {
+	switch {
+	case !in.Valid:
+		return "-"
+	case in.V <= 0:
+		return "now"
+	}
+	return age(in.V)
 }
 
 func forJSON(list []outbox.Parked) []parkedMessage {

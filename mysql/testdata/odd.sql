@@ -756,6 +756,21 @@ FROM `Odd "x"`.`order_parked` FORCE INDEX (PRIMARY)
 ORDER BY pos DESC
 LIMIT ?
 
+-- viewMessage --
+-- By the three indexes on id.
+SELECT 'ready', lane, seq, topic, `key`, type, 0, replay, '',
+    TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, ready_at, UTC_TIMESTAMP(6)), NULL
+FROM `Odd "x"`.`order` FORCE INDEX (`order_id`) WHERE id = ?
+UNION ALL
+SELECT state, lane, COALESCE(seq, 0), topic, `key`, type, attempts, replay, COALESCE(reason, ''),
+    TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, parked_at, UTC_TIMESTAMP(6)),
+    TIMESTAMPDIFF(MICROSECOND, UTC_TIMESTAMP(6), available_at)
+FROM `Odd "x"`.`order_parked` FORCE INDEX (`order_parked_id`) WHERE id = ?
+UNION ALL
+SELECT outcome, lane, COALESCE(seq, 0), topic, `key`, type, attempts, replay, COALESCE(reason, ''),
+    TIMESTAMPDIFF(MICROSECOND, created_at, UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, done_at, UTC_TIMESTAMP(6)), NULL
+FROM `Odd "x"`.`order_done` FORCE INDEX (`order_done_id`) WHERE id = ?
+
 -- createSchema --
 CREATE DATABASE IF NOT EXISTS `Odd "x"`
 

@@ -832,6 +832,24 @@ FROM "Odd ""x"""."order_parked"
 ORDER BY pos DESC
 LIMIT $1::bigint
 
+-- viewMessage --
+-- By the three indexes on id.
+SELECT 'ready', lane, seq, topic, key, type, 0, replay, '',
+    (extract(epoch FROM statement_timestamp() - created_at) * 1000000)::bigint,
+    (extract(epoch FROM statement_timestamp() - ready_at) * 1000000)::bigint, NULL::bigint
+FROM "Odd ""x"""."order" WHERE id = $1::uuid
+UNION ALL
+SELECT state, lane, coalesce(seq, 0), topic, key, type, attempts, replay, coalesce(reason, ''),
+    (extract(epoch FROM statement_timestamp() - created_at) * 1000000)::bigint,
+    (extract(epoch FROM statement_timestamp() - parked_at) * 1000000)::bigint,
+    (extract(epoch FROM available_at - statement_timestamp()) * 1000000)::bigint
+FROM "Odd ""x"""."order_parked" WHERE id = $1::uuid
+UNION ALL
+SELECT outcome, lane, coalesce(seq, 0), topic, key, type, attempts, replay, coalesce(reason, ''),
+    (extract(epoch FROM statement_timestamp() - created_at) * 1000000)::bigint,
+    (extract(epoch FROM statement_timestamp() - done_at) * 1000000)::bigint, NULL::bigint
+FROM "Odd ""x"""."order_done" WHERE id = $1::uuid
+
 -- createSchema --
 CREATE SCHEMA "Odd ""x"""
 

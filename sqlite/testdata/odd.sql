@@ -610,6 +610,16 @@ FROM "order ""x""_done" ORDER BY done_at DESC, pos DESC LIMIT ?1;
 -- viewReasons
 SELECT state, topic, ifnull(reason, '') FROM "order ""x""_parked" ORDER BY pos DESC LIMIT ?1;
 
+-- viewMessage
+SELECT 'ready', lane, seq, topic, key, type, 0, replay, '', (SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)) - created_at, (SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)) - ready_at, NULL
+FROM "order ""x""" WHERE id = ?1
+UNION ALL
+SELECT state, lane, ifnull(seq, 0), topic, key, type, attempts, replay, ifnull(reason, ''), (SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)) - created_at, (SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)) - parked_at, available_at - (SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000))
+FROM "order ""x""_parked" WHERE id = ?1
+UNION ALL
+SELECT outcome, lane, ifnull(seq, 0), topic, key, type, attempts, replay, ifnull(reason, ''), (SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)) - created_at, (SELECT (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)) - done_at, NULL
+FROM "order ""x""_done" WHERE id = ?1;
+
 -- readyValues
 (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 

@@ -833,6 +833,17 @@ FROM [Odd "x"].[order_parked] AS p WITH (FORCESEEK, INDEX (1), READPAST, ROWLOCK
 WHERE p.pos > 0
 ORDER BY p.pos DESC
 
+-- viewMessage --
+-- By the three indexes on id.
+SELECT 'ready', r.lane, r.seq, r.topic, r.[key], r.type, 0, r.replay, 0x, DATEDIFF_BIG(microsecond, r.created_at, CAST(SYSUTCDATETIME() AS datetime2(6))), DATEDIFF_BIG(microsecond, r.ready_at, CAST(SYSUTCDATETIME() AS datetime2(6))), CAST(NULL AS bigint)
+FROM [Odd "x"].[order] AS r WITH (FORCESEEK, INDEX ([order_id])) WHERE r.id = @p1
+UNION ALL
+SELECT p.state, p.lane, COALESCE(p.seq, 0), p.topic, p.[key], p.type, p.attempts, p.replay, COALESCE(p.reason, 0x), DATEDIFF_BIG(microsecond, p.created_at, CAST(SYSUTCDATETIME() AS datetime2(6))), DATEDIFF_BIG(microsecond, p.parked_at, CAST(SYSUTCDATETIME() AS datetime2(6))), DATEDIFF_BIG(microsecond, CAST(SYSUTCDATETIME() AS datetime2(6)), p.available_at)
+FROM [Odd "x"].[order_parked] AS p WITH (FORCESEEK, INDEX ([order_parked_id])) WHERE p.id = @p1
+UNION ALL
+SELECT d.outcome, d.lane, COALESCE(d.seq, 0), d.topic, d.[key], d.type, d.attempts, d.replay, COALESCE(d.reason, 0x), DATEDIFF_BIG(microsecond, d.created_at, CAST(SYSUTCDATETIME() AS datetime2(6))), DATEDIFF_BIG(microsecond, d.done_at, CAST(SYSUTCDATETIME() AS datetime2(6))), CAST(NULL AS bigint)
+FROM [Odd "x"].[order_done] AS d WITH (FORCESEEK, INDEX ([order_done_id])) WHERE d.id = @p1
+
 -- migrateLock --
 -- One migration at a time in this database. The lock ends with the transaction, so that
 -- it needs no session of its own. Below 0 is no lock.
