@@ -23,6 +23,8 @@ func (engine) Classify(err error) dialect.Class {
 	}
 	dial := new(net.OpError)
 	switch {
+	case errors.Is(err, errHidden):
+		return dialect.Conflict
 	// The driver wraps in RetryableError what failed before a whole request was sent,
 	// and says ErrBadConn when it knew before that the connection was broken.
 	case errors.As(err, new(mssql.RetryableError)), errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
