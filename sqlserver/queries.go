@@ -16,7 +16,8 @@ import (
 //     to skip an older row that is locked would publish a newer one of its key.
 //     READCOMMITTEDLOCK stands with each, because READPAST is refused without it where
 //     READ_COMMITTED_SNAPSHOT is ON; ROWLOCK, because only row locks are passed by
-//     ("Table hints").
+//     ("Table hints"). That page puts both in a group of which a table may have one; the
+//     server takes both, as Rebus.SqlServer's lease transport and others have them.
 //   - READUNCOMMITTED stands in one place, which asks whether an id has been inserted and
 //     not committed. Nothing it sees is kept.
 //   - UPDLOCK keeps the lock to the end of the transaction. It locks one row by primary
