@@ -26,6 +26,7 @@ type recorder struct {
 	queries []string
 	args    [][]any
 	err     error
+	times   int // how often err comes, 0 for always
 }
 
 func (r *recorder) ExecContext(_ context.Context, query string, args ...any) (sql.Result, error) {
@@ -37,6 +38,9 @@ func (r *recorder) ExecContext(_ context.Context, query string, args ...any) (sq
 		args[i] = nv.Value
 	}
 	r.queries, r.args = append(r.queries, query), append(r.args, args)
+	if r.times > 0 && len(r.queries) > r.times {
+		return driver.ResultNoRows, nil
+	}
 	return driver.ResultNoRows, r.err
 }
 func (*recorder) Commit() error   { return errors.New("commit is the caller's") }

@@ -23,6 +23,8 @@ func (engine) Classify(err error) dialect.Class {
 	}
 	dial := new(net.OpError)
 	switch {
+	case errors.Is(err, errHidden):
+		return dialect.Conflict
 	// The driver wraps in RetryableError what failed before a whole request was sent,
 	// and says ErrBadConn when it knew before that the connection was broken.
 	case errors.As(err, new(mssql.RetryableError)), errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
@@ -64,7 +66,8 @@ func classOf(err *mssql.Error) dialect.Class {
 	case 1205, // chosen as the victim of a deadlock
 		1222,       // lock request time out
 		3960, 3961, // snapshot isolation: a row or table changed since
-		3928, 3930, 3998, // the transaction cannot be committed, and is rolled back
+		3966,                   // row versions gone, for want of space
+		3928, 3930, 3971, 3998, // the transaction cannot be committed, or is rolled back
 		41301, 41302, 41305, 41325: // memory-optimized tables: dependency and validation
 		return dialect.Conflict
 	case 0: // the driver, before it sends anything
@@ -76,8 +79,8 @@ func classOf(err *mssql.Error) dialect.Class {
 		3908: // the database is in bypass recovery mode
 		return dialect.ReadOnly
 	case 207, // invalid column name
-		208,        // invalid object name
-		308,        // an index that a statement forces
+		208,      // invalid object name
+		307, 308, // an index that a statement forces
 		911,        // no such database
 		1088, 4902, // cannot find the object
 		2760, // no such schema

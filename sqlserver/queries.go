@@ -11,11 +11,15 @@ import (
 //
 //   - Every statement runs in a READ COMMITTED transaction, because READPAST is refused
 //     at SNAPSHOT and SERIALIZABLE, which a pooled session may be left at.
-//   - READPAST stands in what looks for work (poll, stats, recorded), in claim and in
-//     purge, never where messages are read to be delivered: to skip an older row that
-//     is locked would publish a newer one of its key. READCOMMITTEDLOCK stands with
-//     each, because READPAST is refused without it where READ_COMMITTED_SNAPSHOT is ON;
-//     ROWLOCK, because only row locks are passed by ("Table hints").
+//   - READPAST stands in what looks for work (poll, stats, recorded), in claim, in
+//     purge and where messages surface, never where messages are read to be delivered:
+//     to skip an older row that is locked would publish a newer one of its key.
+//     READCOMMITTEDLOCK stands with each, because READPAST is refused without it where
+//     READ_COMMITTED_SNAPSHOT is ON; ROWLOCK, because only row locks are passed by
+//     ("Table hints"). That page puts both in a group of which a table may have one; the
+//     server takes both, as Rebus.SqlServer's lease transport and others have them.
+//   - READUNCOMMITTED stands in one place, which asks whether an id has been inserted and
+//     not committed. Nothing it sees is kept.
 //   - UPDLOCK keeps the lock to the end of the transaction. It locks one row by primary
 //     key, or as many as TOP takes from the front of an index in its order: no sort
 //     stands between, which would lock all before TOP cuts.
@@ -84,6 +88,11 @@ func seek(index string) string { return `WITH (FORCESEEK, INDEX ({name:` + index
 // probe goes along an index, past locked rows.
 func probe(index string) string {
 	return `WITH (FORCESEEK, INDEX ({name:` + index + `}), ` + probePast + `)`
+}
+
+// dirty goes along an index and sees what is not committed.
+func dirty(index string) string {
+	return `WITH (FORCESEEK, INDEX ({name:` + index + `}), READUNCOMMITTED)`
 }
 
 // The lists.
@@ -206,11 +215,13 @@ ORDER BY m.nth`
 // The statements of Surface run behind the fence.
 
 var dueScheduledSQL = `
--- Along parked_due_at; whether the id is ready already is one entry of ready's index on
--- id a row.
+-- Along parked_due_at, past rows that are not committed; whether the id is ready already,
+-- or is in the hands of an open transaction, are two looks at one entry of ready's index
+-- on id a row. Waits for nobody: the lane row is locked.
 SELECT TOP (@p2) p.pos, p.id,
-    CASE WHEN (SELECT TOP (1) r.seq FROM {ready} AS r ` + seek("id") + ` WHERE r.id = p.id) IS NULL THEN 0 ELSE 1 END
-FROM {parked} AS p ` + seek("parked_due_at") + `
+    CASE WHEN (SELECT TOP (1) r.seq FROM {ready} AS r ` + probe("id") + ` WHERE r.id = p.id) IS NULL THEN 0 ELSE 1 END,
+    CASE WHEN (SELECT TOP (1) r.seq FROM {ready} AS r ` + dirty("id") + ` WHERE r.id = p.id) IS NULL THEN 0 ELSE 1 END
+FROM {parked} AS p ` + probe("parked_due_at") + `
 WHERE p.lane = @p1 AND p.state = 'scheduled' AND p.available_at <= ` + now + `
 ORDER BY p.available_at, p.pos`
 

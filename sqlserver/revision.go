@@ -3,6 +3,8 @@ package sqlserver
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 
 	"github.com/outbox-suite/outbox/dialect"
 )
@@ -102,11 +104,19 @@ func (s *store) SetProgress(ctx context.Context, tx dialect.Tx, consumer string,
 	return err
 }
 
-// begin makes a row unless it is there.
+// errHidden is a [dialect.Conflict].
+var errHidden = errors.New("another transaction has made the row of the key, and this one's snapshot does not have it: run the transaction again")
+
+// begin makes a row unless it is there. Where another transaction has made it since the
+// statement looked, a second look finds it; but not at SNAPSHOT, where what follows would
+// change no row and tell nobody.
 func begin(ctx context.Context, tx dialect.Tx, statement string, args ...any) error {
 	_, err := tx.ExecContext(ctx, statement, args...)
 	if isDuplicate(err) {
-		return nil
+		_, err = tx.ExecContext(ctx, statement, args...)
+	}
+	if isDuplicate(err) {
+		return fmt.Errorf("%w: %w", errHidden, err)
 	}
 	return err
 }

@@ -82,25 +82,30 @@ func (s *store) Release(ctx context.Context, db dialect.DB, lease dialect.Lease)
 // surfacedTwice is the reason of a scheduled message that found its id taken.
 const surfacedTwice = "a message with this id is ready already"
 
-// Surface moves due messages behind the fence. A producer that inserts the same id
-// as ready at the same moment makes it fail with a [dialect.Duplicate] error; the
-// next call finds that id taken.
+// Surface moves due messages behind the fence.
+//
+// A producer that has inserted the same id as ready and not ended must not hold up the
+// lane, for the insert would wait for it with the lane row locked. So what has its id
+// taken by a row that is there, but locked, waits for a later call. A producer that
+// comes between the look and the insert makes it wait, at most for the session's
+// LOCK_TIMEOUT, and then fail with a [dialect.Conflict] or [dialect.Duplicate] error.
 func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease, limit int) (moved int, ok bool, err error) {
 	ok, err = s.fenced(ctx, db, lease, func(tx *sql.Tx) error {
 		type scheduled struct {
 			dialect.Ref
-			taken bool
+			taken, there bool // a ready message has its id: committed, in any way
 		}
-		due, err := query(ctx, tx, func(r *scheduled) []any { return []any{&r.Place, idColumn{&r.ID}, &r.taken} },
+		due, err := query(ctx, tx, func(r *scheduled) []any { return []any{&r.Place, idColumn{&r.ID}, &r.taken, &r.there} },
 			s.sql.dueScheduled, number(lease.Lane), int64(limit))
 		if err != nil {
 			return err
 		}
 		var fresh, twice []dialect.Ref
 		for _, r := range due {
-			if r.taken {
+			switch {
+			case r.taken:
 				twice = append(twice, r.Ref)
-			} else {
+			case !r.there:
 				fresh = append(fresh, r.Ref)
 			}
 		}

@@ -407,11 +407,13 @@ FROM OPENJSON(CAST(@p1 AS nvarchar(max))) WITH (nth int '$.n', lane int '$.lane'
 ORDER BY m.nth
 
 -- dueScheduled --
--- Along parked_due_at; whether the id is ready already is one entry of ready's index on
--- id a row.
+-- Along parked_due_at, past rows that are not committed; whether the id is ready already,
+-- or is in the hands of an open transaction, are two looks at one entry of ready's index
+-- on id a row. Waits for nobody: the lane row is locked.
 SELECT TOP (@p2) p.pos, p.id,
-    CASE WHEN (SELECT TOP (1) r.seq FROM [a]]b[].[]]]]; -- '] AS r WITH (FORCESEEK, INDEX ([]]]]; -- '_id])) WHERE r.id = p.id) IS NULL THEN 0 ELSE 1 END
-FROM [a]]b[].[]]]]; -- '_parked] AS p WITH (FORCESEEK, INDEX ([]]]]; -- '_parked_due_at]))
+    CASE WHEN (SELECT TOP (1) r.seq FROM [a]]b[].[]]]]; -- '] AS r WITH (FORCESEEK, INDEX ([]]]]; -- '_id]), READPAST, ROWLOCK, READCOMMITTEDLOCK) WHERE r.id = p.id) IS NULL THEN 0 ELSE 1 END,
+    CASE WHEN (SELECT TOP (1) r.seq FROM [a]]b[].[]]]]; -- '] AS r WITH (FORCESEEK, INDEX ([]]]]; -- '_id]), READUNCOMMITTED) WHERE r.id = p.id) IS NULL THEN 0 ELSE 1 END
+FROM [a]]b[].[]]]]; -- '_parked] AS p WITH (FORCESEEK, INDEX ([]]]]; -- '_parked_due_at]), READPAST, ROWLOCK, READCOMMITTEDLOCK)
 WHERE p.lane = @p1 AND p.state = 'scheduled' AND p.available_at <= CAST(SYSUTCDATETIME() AS datetime2(6))
 ORDER BY p.available_at, p.pos
 
