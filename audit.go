@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/internal/shell"
 )
 
 // Audited is an action of an operator as the audit has it.
@@ -92,7 +93,7 @@ func (p *Operator) ReplayWith(ctx context.Context, f Filter, opts ReplayOptions)
 	}
 	selection := limited(f.String(), opts.Limit)
 	if opts.Resume != "" {
-		selection += " --resume " + quoted(opts.Resume)
+		selection += " --resume " + shell.Quote(opts.Resume)
 	}
 	return p.act(ctx, ActionReplay, selection, func() (int, error) { return p.o.ReplayWith(ctx, f, opts) })
 }
@@ -269,15 +270,15 @@ func (f Filter) String() string {
 		add("id", id.String())
 	}
 	if f.Key != "" || f.EmptyKey {
-		add("key", quoted(f.Key))
+		add("key", shell.Quote(f.Key))
 	}
 	for _, o := range []struct{ flag, value string }{{"topic", f.Topic}, {"type", f.Type}} {
 		if o.value != "" {
-			add(o.flag, quoted(o.value))
+			add(o.flag, shell.Quote(o.value))
 		}
 	}
 	for _, s := range f.States {
-		add("state", quoted(s))
+		add("state", shell.Quote(s))
 	}
 	if f.Since > 0 {
 		add("since", f.Since.String())
@@ -286,16 +287,6 @@ func (f Filter) String() string {
 		add("until", f.Until.String())
 	}
 	return b.String()
-}
-
-// quoted is a text as one word of a command line: whatever it holds, a shell runs nothing
-// of it.
-func quoted(s string) string {
-	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@-"
-	if s == "" || strings.Trim(s, plain) != "" {
-		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-	}
-	return s
 }
 
 func limited(selection string, limit int) string {

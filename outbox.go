@@ -54,7 +54,8 @@ type Config struct {
 	Revisions bool
 }
 
-const defaultPrefix = "outbox"
+// DefaultPrefix is what the names of the tables begin with by default.
+const DefaultPrefix = "outbox"
 
 // Outbox writes messages beside business changes and is the operator's door to
 // them. It is safe for concurrent use.
@@ -78,7 +79,7 @@ func New(db *sql.DB, d dialect.Dialect, cfg Config) (*Outbox, error) {
 	}
 	tables := dialect.Tables{Schema: cfg.Schema, Prefix: cfg.Prefix, Lanes: cfg.Lanes}
 	if tables.Prefix == "" {
-		tables.Prefix = defaultPrefix
+		tables.Prefix = DefaultPrefix
 	}
 	if tables.Lanes == 0 {
 		tables.Lanes = cmp.Or(d.Capabilities().Lanes, dialect.DefaultLanes)
@@ -230,7 +231,11 @@ func (o *Outbox) Check(ctx context.Context) error {
 	steps := o.store.Steps()
 	switch newest := steps[len(steps)-1].Version; {
 	case in.Version == 0:
-		problems = append(problems, fmt.Sprintf("the tables with prefix %q do not exist: run `outbox migrate`, call Migrate, or check schema and prefix", o.tables.Prefix))
+		where := ""
+		if o.tables.Schema != "" {
+			where = fmt.Sprintf(" in schema %q", o.tables.Schema)
+		}
+		problems = append(problems, fmt.Sprintf("the tables with prefix %q do not exist%s: run `outbox migrate`, call Migrate, or check schema and prefix", o.tables.Prefix, where))
 	case in.Version < newest:
 		problems = append(problems, fmt.Sprintf("the schema is version %d and this program needs %d: run `outbox migrate` or call Migrate", in.Version, newest))
 	case in.Version > newest:

@@ -60,7 +60,7 @@ func parseError(err error) error {
 
 // errDSN stands for all errors about a DSN that might quote it.
 var errDSN = errors.New("dsn cannot be parsed: write it as postgres://user:password@host:port/database?option=value, " +
-	"with special characters percent-encoded, or as key=value pairs")
+	"with special characters percent-encoded")
 
 // Tx makes a transaction of pgx itself usable for what takes the caller's
 // transaction: enqueueing, and recording in the inbox. It commits and rolls

@@ -10,6 +10,7 @@ import (
 
 	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/internal/shell"
 )
 
 // action is what a person can do.
@@ -119,7 +120,7 @@ func (p *Page) confirm(w http.ResponseWriter, r *http.Request) error {
 		data.AtMost = s.limit
 	}
 	data.Order = p.pending.add(order{who: whoOf(r), action: name, filter: s.filter, limit: data.AtMost, resume: resume})
-	data.Command = command(name, s.filter, data.AtMost)
+	data.Command = command(p.box.Tables(), name, s.filter, data.AtMost)
 	p.render(w, r, http.StatusOK, "confirm", a.Word, data)
 	return nil
 }
@@ -138,9 +139,16 @@ func (p *Page) count(ctx context.Context, a action, f outbox.Filter, most int) (
 	return n, resume, err
 }
 
-// command is the same for the command line.
-func command(name string, f outbox.Filter, limit int) string {
-	text := "outbox " + name + " " + f.String()
+// command is the same for the command line, which has the database from OUTBOX_DSN.
+func command(tables dialect.Tables, name string, f outbox.Filter, limit int) string {
+	text := "outbox " + name
+	if tables.Schema != "" {
+		text += " --schema " + shell.Quote(tables.Schema)
+	}
+	if tables.Prefix != outbox.DefaultPrefix {
+		text += " --prefix " + shell.Quote(tables.Prefix)
+	}
+	text += " " + f.String()
 	if limit > 0 {
 		text += " --limit " + strconv.Itoa(limit)
 	}
@@ -180,7 +188,7 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) error {
 		}
 		n := o.limit
 		data := confirmData{
-			Name: name, action: a, Count: n, AtMost: o.limit, Command: command(name, o.filter, o.limit), Order: token,
+			Name: name, action: a, Count: n, AtMost: o.limit, Command: command(p.box.Tables(), name, o.filter, o.limit), Order: token,
 			Why: why, MostWhy: dialect.MaxWhy, Problem: problem, Back: template.URL(p.path), //nolint:gosec // a plain path
 		}
 		if o.limit == 0 {

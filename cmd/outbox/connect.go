@@ -36,7 +36,7 @@ type engine struct {
 var engines = []engine{
 	{ //nolint:gosec // a form, not a password
 		name: "postgres", schemes: []string{"postgres", "postgresql"}, form: "postgres://user:password@host:5432/database?option=value",
-		dialect: postgres.New, open: postgres.Open,
+		dialect: postgres.New, open: lowered(postgres.Open),
 	},
 	{
 		name: "sqlite", schemes: []string{"sqlite"}, form: "sqlite:path/to/file.db",
@@ -46,16 +46,24 @@ var engines = []engine{
 	},
 	{ //nolint:gosec // a form, not a password
 		name: "mysql", schemes: []string{"mysql", "mariadb"}, form: "mysql://user:password@host:3306/database?option=value",
-		dialect: mysql.New, open: mysql.Open,
+		dialect: mysql.New, open: lowered(mysql.Open),
 	},
 	{
 		name: "sqlserver", schemes: []string{"sqlserver"}, form: "sqlserver://user:password@host:1433?database=name&option=value",
-		dialect: sqlserver.New, open: sqlserver.Open,
+		dialect: sqlserver.New, open: lowered(sqlserver.Open),
 	},
 	{ //nolint:gosec // a form, not a password
 		name: "oracle", schemes: []string{"oracle"}, form: "oracle://user:password@host:1521/service?option=value",
-		dialect: oracle.New, open: oracle.Open,
+		dialect: oracle.New, open: lowered(oracle.Open),
 	},
+}
+
+// lowered opens a DSN whose scheme may be in capitals, which the drivers do not take.
+func lowered(open func(dsn string) (*sql.DB, error)) func(dsn string) (*sql.DB, error) {
+	return func(dsn string) (*sql.DB, error) {
+		scheme, rest, _ := strings.Cut(dsn, ":")
+		return open(strings.ToLower(scheme) + ":" + rest)
+	}
 }
 
 // sqlitePath is what stands behind sqlite: or, as some write it, sqlite://.

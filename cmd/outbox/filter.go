@@ -86,7 +86,7 @@ func (s *since) Set(text string) error {
 	}
 	switch {
 	case err != nil:
-		return errors.New("give an age such as 2h30m, or an instant such as 2026-01-31T15:04:05Z")
+		return errors.New("give an age such as 2h30m (a day is 24h), or an instant such as 2026-01-31T15:04:05Z")
 	case d <= 0:
 		return errors.New("is not in the past")
 	}

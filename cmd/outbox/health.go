@@ -54,7 +54,7 @@ func health(ctx context.Context, p *process, t target, maxAge time.Duration, max
 	}
 	findings := []string{}
 	if s.OldestReady > maxAge {
-		findings = append(findings, fmt.Sprintf("the oldest ready message has waited %s, the limit is %v: is a relay running, and does it reach the broker?", age(s.OldestReady), maxAge))
+		findings = append(findings, fmt.Sprintf("the message that has waited longest, ready or overdue, has waited %s, the limit is %v: is a relay running, and does it reach the broker?", age(s.OldestReady), maxAge))
 	}
 	if maxDead >= 0 && s.Dead > maxDead {
 		findings = append(findings, fmt.Sprintf("%s dead, the limit is %d: see `outbox parked --state dead`", count(s.Dead), maxDead))
@@ -75,7 +75,11 @@ func report(p *process, s outbox.Stats, findings []string, asJSON bool) error {
 		})
 	}
 	if len(findings) == 0 {
-		_, err := fmt.Fprintf(p.stdout, "healthy: oldest ready %s, dead %s\n", age(s.OldestReady), count(s.Dead))
+		dead := ""
+		if s.Dead > 0 {
+			dead = ", which need a person: see `outbox parked --state dead`; --max-dead 0 makes them a finding"
+		}
+		_, err := fmt.Fprintf(p.stdout, "healthy: the oldest waits %s, dead %s%s\n", age(s.OldestReady), count(s.Dead), dead)
 		return err
 	}
 	for _, f := range findings {

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -153,10 +156,22 @@ type pulse struct {
 	stopping bool
 	dispatch time.Time         // of the dispatcher's last event
 	lanes    map[int]time.Time // of the last event of each lane that is worked on
+	failing  map[string]spell  // by step: it has failed and not succeeded since
 }
 
+// spell is a time in which something failed again and again.
+type spell struct{ first, last time.Time }
+
+const (
+	// failsFor is how long a step may fail before the relay is not ready.
+	failsFor = 30 * time.Second
+	// failsEvery is the longest time between two failures of one spell: the longest
+	// pause after an error, and the time that the next try may take.
+	failsEvery = 2 * time.Minute
+)
+
 func newPulse(quiet time.Duration, workers int) *pulse {
-	return &pulse{quiet: quiet, workers: workers, dispatch: time.Now(), lanes: make(map[int]time.Time)}
+	return &pulse{quiet: quiet, workers: workers, dispatch: time.Now(), lanes: make(map[int]time.Time), failing: make(map[string]spell)}
 }
 
 // Observe notes who did something.
@@ -166,11 +181,19 @@ func (p *pulse) Observe(e relay.Event) {
 	switch e := e.(type) {
 	case relay.Polled:
 		p.polled, p.dispatch = true, time.Now()
+		delete(p.failing, "poll")
 	case relay.Erred:
 		if e.Op == "poll" || e.Op == "claim" {
 			p.dispatch = time.Now()
 		}
+		// Surfacing waits for whoever has a transaction open, which is no fault, and
+		// the others have their own signs.
+		switch e.Op {
+		case "poll", "claim", "read due", "read ready":
+			p.failed(e.Op)
+		}
 	case relay.Claimed:
+		delete(p.failing, "claim")
 		p.lanes[e.Lane] = time.Now()
 	case relay.Surfaced:
 		p.lanes[e.Lane] = time.Now()
@@ -178,8 +201,12 @@ func (p *pulse) Observe(e relay.Event) {
 		p.lanes[e.Lane] = time.Now()
 	case relay.Settled:
 		p.lanes[e.Lane] = time.Now()
+		for _, step := range []string{"settle", "read due", "read ready"} {
+			delete(p.failing, step)
+		}
 	case relay.SettleRetried:
 		p.lanes[e.Lane] = time.Now()
+		p.failed("settle")
 	case relay.Released:
 		delete(p.lanes, e.Lane)
 		p.dispatch = time.Now()
@@ -188,6 +215,29 @@ func (p *pulse) Observe(e relay.Event) {
 	case relay.Stopping:
 		p.stopping = true
 	}
+}
+
+// failed notes that a step did.
+func (p *pulse) failed(step string) {
+	s, now := p.failing[step], time.Now()
+	if now.Sub(s.last) > failsEvery {
+		s.first = now
+	}
+	s.last = now
+	p.failing[step] = s
+}
+
+// failure says what has failed for too long; "" for nothing.
+func (p *pulse) failure() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, step := range slices.Sorted(maps.Keys(p.failing)) {
+		s := p.failing[step]
+		if s.last.Sub(s.first) >= failsFor && time.Since(s.last) < failsEvery {
+			return fmt.Sprintf("the relay has failed to %s for %v: see its log", step, time.Since(s.first).Round(time.Second))
+		}
+	}
+	return ""
 }
 
 // stuck says what has been quiet for too long; "" for nothing.
@@ -232,8 +282,8 @@ const (
 // alive answers whether the process gets on; if not, it is to be started again.
 func (c *checks) alive(w http.ResponseWriter, _ *http.Request) { answer(w, c.pulse.stuck()) }
 
-// ready answers whether the relay delivers: it runs, and the database is reachable and
-// has what it needs.
+// ready answers whether the relay delivers: it runs, the database is reachable and has
+// what it needs, and the relay's statements get through.
 func (c *checks) ready(w http.ResponseWriter, r *http.Request) {
 	polled, stopping := c.pulse.state()
 	switch {
@@ -242,7 +292,7 @@ func (c *checks) ready(w http.ResponseWriter, r *http.Request) {
 	case !polled:
 		answer(w, "the relay has not polled yet")
 	default:
-		answer(w, c.database(r.Context()))
+		answer(w, cmp.Or(c.database(r.Context()), c.pulse.failure()))
 	}
 }
 

@@ -246,6 +246,42 @@ func TestPulse(t *testing.T) {
 	}
 }
 
+// What fails again and again makes the relay not ready, though it polls.
+func TestPulseFailure(t *testing.T) {
+	denied := errors.New("permission denied")
+	type events = []relay.Event // 20 s apart
+	claim, settle := relay.Erred{Op: "claim", Err: denied}, relay.SettleRetried{Lane: 1, Err: denied}
+	for name, test := range map[string]struct {
+		events events
+		want   string
+	}{
+		"none":             {events{relay.Polled{}, relay.Polled{}, relay.Polled{}}, ""},
+		"claims":           {events{claim, relay.Polled{}, claim, relay.Polled{}, claim}, "failed to claim for"},
+		"settles":          {events{settle, settle, relay.Polled{}, settle}, "failed to settle for"},
+		"reads":            {events{relay.Erred{Op: "read ready"}, relay.Claimed{}, relay.Erred{Op: "read ready"}}, "failed to read ready for"},
+		"not for long":     {events{claim, relay.Polled{}}, ""},
+		"a lane is had":    {events{claim, claim, relay.Claimed{}, claim}, ""},
+		"settled again":    {events{settle, settle, relay.Settled{Lane: 2}, settle}, ""},
+		"others' business": {events{relay.Erred{Op: "surface"}, relay.Erred{Op: "surface"}, relay.Erred{Op: "surface"}}, ""},
+		"long ago":         {events{claim, claim, claim, nil, nil, nil, nil, nil, nil, nil}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPulse(time.Hour, 2)
+				for _, e := range test.events {
+					if e != nil {
+						p.Observe(e)
+					}
+					time.Sleep(20 * time.Second)
+				}
+				if got := p.failure(); (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
+					t.Errorf("failure: %q, want %q", got, test.want)
+				}
+			})
+		})
+	}
+}
+
 func TestSystem(t *testing.T) {
 	for url, want := range map[string]string{
 		"stdout:": "stdout", "file:x": "file", "HTTPS://h": "webhook", "nats://h": "nats", "tls://h": "nats",

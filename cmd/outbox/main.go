@@ -133,7 +133,11 @@ func run(ctx context.Context, p *process, args []string) int {
 	}
 	c, ok := find(name)
 	if !ok {
-		p.tell("outbox: unknown command %s%s\nRun `outbox help` for the list.\n", shown(name), suggestion(name))
+		hint := suggestion(name, commandNames())
+		if strings.HasPrefix(name, "-") {
+			hint = ": flags stand behind the command"
+		}
+		p.tell("outbox: unknown command %s%s\nRun `outbox help` for the list.\n", shown(name), hint)
 		return exitUsage
 	}
 	err := c.run(ctx, p, args)
@@ -173,7 +177,7 @@ func (c command) run(ctx context.Context, p *process, args []string) error {
 		_, err := fmt.Fprint(p.stdout, c.text(fs))
 		return err
 	case err != nil:
-		return usageError{flagError(err)}
+		return usageError{flagError(err, fs)}
 	case c.words == nil && fs.NArg() > 0:
 		return usagef("unexpected argument %s: everything is given by flags", shown(fs.Arg(0)))
 	case c.words != nil && (fs.NArg() != 1 || !slices.Contains(c.words, fs.Arg(0))):
@@ -189,15 +193,21 @@ func (c command) flags() (*flag.FlagSet, action) {
 	return fs, c.setup(fs)
 }
 
-// flagError writes flags as the help does.
-func flagError(err error) error {
+// flagError writes flags as the help does, and names the one that was probably meant.
+func flagError(err error, fs *flag.FlagSet) error {
+	meant := ""
+	if name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -"); unknown {
+		var names []string
+		fs.VisitAll(func(f *flag.Flag) { names = append(names, "--"+f.Name) })
+		meant = suggestion("--"+strings.TrimPrefix(name, "-"), names)
+	}
 	return errors.New(strings.NewReplacer(
 		"provided but not defined: -", "is not known: --",
 		"for flag -", "for flag --",
 		": parse error", ": give a number",
 		": value out of range", ": the number is too large",
 		"needs an argument: -", "needs an argument: --",
-	).Replace(err.Error()))
+	).Replace(err.Error()) + meant)
 }
 
 // shown quotes an argument for an error text, unless it may hold a password.
@@ -220,12 +230,12 @@ func find(name string) (command, bool) {
 	return command{}, false
 }
 
-// suggestion names the command that was probably meant.
-func suggestion(name string) string {
+// suggestion names the one that was probably meant.
+func suggestion(name string, names []string) string {
 	best, least := "", 3
-	for _, c := range commands() {
-		if d := distance(name, c.name); d < least || (len(name) >= 3 && strings.HasPrefix(c.name, name)) {
-			best, least = c.name, d
+	for _, n := range names {
+		if d := distance(name, n); d < least || (len(strings.Trim(name, "-")) >= 3 && strings.HasPrefix(n, name)) {
+			best, least = n, d
 		}
 	}
 	if best == "" {

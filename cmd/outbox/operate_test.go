@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -27,6 +28,33 @@ func (s *shell) enqueueKeys(topic string, n int, keys ...string) {
 		}
 	}
 	s.ok(in.String(), "enqueue")
+}
+
+// A broker that is away is waited for, but not for ever.
+func TestUntilEmptyTimeout(t *testing.T) {
+	s := migrated(t)
+	s.enqueueKeys("orders", 1, "a")
+	away, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // closed at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := away.Addr().String()
+	if err := away.Close(); err != nil {
+		t.Fatal(err)
+	}
+	run := []string{"relay", "--publish", "http://" + address + "/#allow=127.0.0.1", "--until-empty", "--timeout"}
+	r := s.run(nil, append(run, "300ms")...)
+	if r.code != exitFailed || !strings.Contains(r.err, "the outbox is not empty after 300ms") || !strings.Contains(r.err, "relay stopped") {
+		t.Errorf("a broker that is away: %v", r)
+	}
+	if out := s.ok("", "status", "--json"); !strings.Contains(out, `"lanes_held": 0`) {
+		t.Errorf("a lane is held still: %s", out)
+	}
+	if r := s.deliver(); r == nil {
+		t.Error("nothing was delivered afterwards")
+	}
+	s.ok("", append(run, "1m")...) // nothing is left
+	s.fails(exitUsage, "", []string{"relay", "--publish", "discard:", "--timeout", "1s"}, "--until-empty")
 }
 
 // refuse makes the heads of all keys dead by an endpoint that refuses them.
@@ -310,7 +338,7 @@ func TestHealth(t *testing.T) {
 		time.Sleep(time.Millisecond) // until it is old enough
 	}
 	r := s.run(nil, "health", "--max-age", "1ms")
-	if !strings.Contains(r.out, "unhealthy: the oldest ready message has waited") || r.err != "" {
+	if !strings.Contains(r.out, "unhealthy: the message that has waited longest, ready or overdue, has waited") || r.err != "" {
 		t.Errorf("health says %v", r)
 	}
 	s.refuse()

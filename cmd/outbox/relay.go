@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -29,6 +30,10 @@ number of relays may run on any number of machines; they share the lanes, and on
 that dies loses its lanes when its lease ends. Publishers:
 
 ` + publisherForms + `
+With --until-empty it ends when there is nothing left to do. A broker or database that
+is away, or a right that is missing, is waited for: give --timeout where something must
+end.
+
 SIGINT or SIGTERM stops it in order: nothing new is claimed, what is under way is
 finished and settled, and the exit code is 0. A second signal stops it at once.
 
@@ -60,6 +65,7 @@ type relayRun struct {
 	http      string
 	topics    string
 	tail      bool
+	timeout   time.Duration
 	log       logFlags
 }
 
@@ -88,6 +94,7 @@ func (c *relayRun) flags(fs *flag.FlagSet) {
 	fs.StringVar(&c.publish, "publish", "", "the `URL` of where messages go, by its scheme: stdout: file: discard: http(s): and those of brokers; docs/cli.md has their options")
 	fs.StringVar(&c.source, "source", cloudevents.DefaultSource, "the `URI` reference that every CloudEvent has as its source")
 	fs.BoolVar(&c.cfg.UntilEmpty, "until-empty", false, "end when nothing is ready or due and no other relay holds a lane")
+	duration(&c.timeout, "timeout", "with --until-empty, the `duration` after which it gives up, stops in order and exits with 1; default: none")
 	fs.StringVar(&c.cfg.Owner, "owner", "", "the `name` of this relay, unique among running ones; default: host, process and a random suffix")
 	number(&c.cfg.Workers, "workers", "the `number` of lanes worked on at a time (default 4)")
 	number(&c.cfg.Batch, "batch", "the most messages read and settled at a time, as a `number` (default 500)")
@@ -164,6 +171,9 @@ func (c *relayRun) run(ctx context.Context, p *process) error {
 		c.http = p.getenv("OUTBOX_HTTP")
 	}
 	c.cfg.Retention = c.retention.Duration
+	if c.timeout > 0 && !c.cfg.UntilEmpty {
+		return usagef("timeout is for --until-empty: leave it out, or give both")
+	}
 	o, err := c.target.open(ctx, p)
 	if err != nil {
 		return err
@@ -178,6 +188,9 @@ func (c *relayRun) run(ctx context.Context, p *process) error {
 	// with our lanes held.
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	if c.timeout > 0 {
+		defer time.AfterFunc(c.timeout, func() { stop(errNotEmpty) }).Stop()
+	}
 	if s, ok := publisher.(*file.Stream); ok {
 		publisher = untilClosed{s, stop}
 	}
@@ -236,8 +249,11 @@ func (c *relayRun) run(ctx context.Context, p *process) error {
 	}
 	log.Info("relay stopped", slog.Int64("published", tally.published.Load()), slog.Int64("failed", tally.failed.Load()),
 		slog.Int64("dead", tally.died.Load()), slog.Duration("took", time.Since(began).Round(time.Millisecond)))
-	if errors.Is(context.Cause(ctx), errClosed) {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errClosed):
 		return errClosed
+	case errors.Is(cause, errNotEmpty):
+		return fmt.Errorf("%w after %v: the log says what failed, `outbox status` what is left", errNotEmpty, c.timeout)
 	}
 	return nil
 }
@@ -290,7 +306,10 @@ func (c *relayRun) page(p *process, o *outbox.Outbox, log *slog.Logger) (*ui.Pag
 	return page, nil
 }
 
-var errClosed = errors.New("standard output was closed by its reader")
+var (
+	errClosed   = errors.New("standard output was closed by its reader")
+	errNotEmpty = errors.New("the outbox is not empty")
+)
 
 // untilClosed stops the relay when the stream it writes to is closed for good.
 type untilClosed struct {

@@ -117,7 +117,7 @@ func replay(ctx context.Context, p *process, o *outbox.Operator, f outbox.Filter
 		}
 		return fmt.Errorf("%w\n%s replayed before; go on with the same command and %s--resume %s", err, messages(n), rest, broken.Resume)
 	}
-	return changed(p, done, n, err, asJSON)
+	return changed(p, done, n, err, "", asJSON)
 }
 
 // bar shows how much of a total is done; without a total only how much.
@@ -151,7 +151,7 @@ Example:
 		fs.Func("older-than", "what was done at least this `duration` ago; 0 is everything; required", func(s string) error {
 			d, err := time.ParseDuration(s)
 			if err != nil || d < 0 {
-				return fmt.Errorf("give a duration of 0 or more, for example 72h")
+				return fmt.Errorf("give a duration of 0 or more, for example 72h; there is no unit for days")
 			}
 			olderThan = d
 			return nil
@@ -189,7 +189,10 @@ func purge(ctx context.Context, p *process, o *outbox.Operator, olderThan time.D
 	if limit == 0 {
 		var err error
 		if kept, err = o.KeepPartitions(ctx, olderThan); err != nil {
-			return fmt.Errorf("%w (%d partitions dropped before)", err, kept.Dropped)
+			if kept.Dropped > 0 {
+				err = fmt.Errorf("%w (%d partitions dropped before)", err, kept.Dropped)
+			}
+			return err
 		}
 	}
 	if kept.Denied {
@@ -198,7 +201,7 @@ func purge(ctx context.Context, p *process, o *outbox.Operator, olderThan time.D
 	n, err := o.Purge(ctx, olderThan, limit)
 	switch {
 	case err != nil || !kept.Partitioned:
-		return changed(p, "purged", n, err, asJSON)
+		return changed(p, "purged", n, err, "", asJSON)
 	case asJSON:
 		return writeJSON(p.stdout, map[string]any{"purged": n, "partitions_dropped": kept.Dropped, "partitions_made": kept.Made, "partitions_denied": kept.Denied})
 	}

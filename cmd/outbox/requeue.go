@@ -74,7 +74,7 @@ func changeSetup(
 				if *asJSON {
 					return writeJSON(p.stdout, map[string]any{"would_be_" + done: n})
 				}
-				_, err = fmt.Fprintf(p.stdout, "%s would be %s\n", messages(n), done)
+				_, err = fmt.Fprintf(p.stdout, "%s would be %s%s\n", messages(n), done, whyNone(n, f.Filter))
 				return err
 			}
 			operator, err := by.as(o)
@@ -82,9 +82,22 @@ func changeSetup(
 				return err
 			}
 			n, err := change(operator, ctx, f.Filter, *limit)
-			return changed(p, done, n, err, *asJSON)
+			return changed(p, done, n, err, whyNone(n, f.Filter), *asJSON)
 		}
 	}
+}
+
+// whyNone says why nothing matched, where a selection means less than it says.
+func whyNone(n int, f outbox.Filter) string {
+	switch {
+	case n > 0:
+		return ""
+	case len(f.IDs) > 0:
+		return ": what is due already goes by itself; outbox find --id ID tells where a message stands"
+	case len(f.States) == 0:
+		return ": without --state only dead ones are meant"
+	}
+	return ""
 }
 
 // selects tells whether a flag selects anything.
@@ -93,14 +106,15 @@ func selects(f outbox.Filter) bool {
 		f.Since > 0 || f.Until > 0
 }
 
-// changed says how many messages were changed, also when an error ended it.
-func changed(p *process, done string, n int, err error, asJSON bool) error {
+// changed says how many messages were changed, also when an error ended it; why is what
+// people are told behind it.
+func changed(p *process, done string, n int, err error, why string, asJSON bool) error {
 	if err != nil {
 		return fmt.Errorf("%w (%s %s before)", err, messages(n), done)
 	}
 	if asJSON {
 		return writeJSON(p.stdout, map[string]any{done: n})
 	}
-	_, err = fmt.Fprintf(p.stdout, "%s %s\n", messages(n), done)
+	_, err = fmt.Fprintf(p.stdout, "%s %s%s\n", messages(n), done, why)
 	return err
 }

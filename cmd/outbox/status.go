@@ -119,7 +119,7 @@ func status(ctx context.Context, p *process, t target, asJSON bool) error {
 		{"server", r.Server},
 		{"schema", fmt.Sprintf("version %d, prefix %s, %d lanes", r.SchemaVersion, o.Tables().Prefix, r.Lanes)},
 		{"ready", count(r.Ready)},
-		{"oldest ready", age(s.OldestReady.Truncate(time.Millisecond))},
+		{"oldest waits", age(s.OldestReady.Truncate(time.Millisecond))},
 		{"scheduled", count(r.Scheduled)},
 		{"retry", count(r.Retry)},
 		{"held", count(r.Held)},

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -184,8 +186,9 @@ func (p *Publisher) explain(err error, topic string, msg *nats.Msg) error {
 	var api *jetstream.APIError
 	switch {
 	case errors.Is(err, errDisconnected):
+		failed = fmt.Errorf("nats publisher: %w to %s: is the server up, and reached from here?", errDisconnected, p.hosts())
 		if last := p.conn.LastError(); last != nil {
-			failed = fmt.Errorf("nats publisher: %w: %w", errDisconnected, redact.URL(last))
+			failed = fmt.Errorf("nats publisher: %w to %s: %w", errDisconnected, p.hosts(), redact.URL(last))
 		}
 		return relay.Unavailable(failed)
 	case errors.Is(err, nats.ErrMaxPayload):
@@ -201,6 +204,17 @@ func (p *Publisher) explain(err error, topic string, msg *nats.Msg) error {
 		return explainCode(api, failed, topic, p.cfg.Stream)
 	}
 	return failed
+}
+
+// hosts are the servers that the client knows, without what else their URLs hold.
+func (p *Publisher) hosts() string {
+	var hosts []string
+	for _, server := range p.conn.Servers() {
+		if u, err := url.Parse(server); err == nil {
+			hosts = append(hosts, u.Host)
+		}
+	}
+	return strings.Join(hosts, ", ")
 }
 
 func explainCode(api *jetstream.APIError, failed error, topic, stream string) error {
