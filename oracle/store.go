@@ -180,10 +180,10 @@ func one[T any](v *T) []any { return []any{v} }
 func number1(n int64) []any { return []any{n} }
 
 // micros is a duration as statements take it. It rounds up, so that nothing is due
-// early, and ends at a century, so that no time leaves the calendar.
+// early, and ends at what NUMTODSINTERVAL takes, 68 years.
 func micros(d time.Duration) int64 {
-	const century = 100 * 365 * 24 * time.Hour
-	d = max(-century, min(d, century))
+	const longest = (1<<31 - 1) * time.Second
+	d = max(-longest, min(d, longest))
 	n := int64(d / time.Microsecond)
 	if d%time.Microsecond > 0 {
 		n++
