@@ -179,7 +179,7 @@ CREATE INDEX "OUTBOX_DONE_ID" ON "OUTBOX_DONE" (id) INITRANS 8;
 
 -- lane: who may change a lane, until when. The epoch is the fence: whoever writes for
 -- a lane locks its row and finds the epoch unchanged, or writes nothing. Few rows, all
--- of them busy: hardly more than one in a block.
+-- of them busy: a few in a block, with room for the transactions that change them.
 CREATE TABLE "OUTBOX_LANE" (
     lane        NUMBER(10)    NOT NULL CONSTRAINT "OUTBOX_LANE_PK" PRIMARY KEY,
     epoch       NUMBER(19)    DEFAULT 0 NOT NULL,
@@ -187,7 +187,7 @@ CREATE TABLE "OUTBOX_LANE" (
     owner       RAW(255),
     lease_until TIMESTAMP(6)  DEFAULT TIMESTAMP '1970-01-01 00:00:00' NOT NULL,
     served_at   TIMESTAMP(6)  DEFAULT TIMESTAMP '1970-01-01 00:00:00' NOT NULL
-) INITRANS 8 PCTFREE 90;
+) INITRANS 8 PCTFREE 90 PCTUSED 5;
 
 INSERT INTO "OUTBOX_LANE" (lane)
 SELECT n.lane FROM (SELECT LEVEL - 1 AS lane FROM DUAL CONNECT BY LEVEL <= 16) n
