@@ -93,7 +93,8 @@ const mostRows = 1000
 // length, which go-ora sends as an array. Nothing runs for no rows, because go-ora
 // panics at an empty slice, and a single row goes as plain arguments.
 //
-// It stops at the first row that fails; those before it are done.
+// go-ora asks for batch errors: the server goes on behind a row that fails, and the error
+// is that of the first one that did. All others are done.
 func array(ctx context.Context, tx dialect.Tx, statement string, columns ...any) error {
 	rows := reflect.ValueOf(columns[0]).Len()
 	args := make([]any, len(columns))
