@@ -19,7 +19,7 @@ func (engine) Classify(err error) dialect.Class {
 	if err == nil {
 		return dialect.Other
 	}
-	if errors.Is(err, errSurfaceWaits) {
+	if errors.Is(err, errSurfaceWaits) || errors.Is(err, errUnseen) {
 		return dialect.Conflict
 	}
 	if server := new(network.OracleError); errors.As(err, &server) {
