@@ -59,7 +59,7 @@ func bound(tb testing.TB, tables dialect.Tables) dialect.Store {
 // everyStatement are all statements that are sent.
 func everyStatement(store dialect.Store) []oracle.Text {
 	list := oracle.Statements(store)
-	for i, text := range slices.Concat(oracle.StatementsOf(store, 1), oracle.StatementsOf(store, 2)) {
+	for i, text := range slices.Concat(oracle.StatementsOf(store, 1), oracle.StatementsOf(store, 2), oracle.StatementsOf(store, 3)) {
 		list = append(list, oracle.Text{Name: "schema " + strconv.Itoa(i+1), Text: text})
 	}
 	return list
