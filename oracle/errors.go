@@ -19,7 +19,7 @@ func (engine) Classify(err error) dialect.Class {
 	if err == nil {
 		return dialect.Other
 	}
-	if errors.Is(err, errSurfaceWaits) {
+	if errors.Is(err, errSurfaceWaits) || errors.Is(err, errUnseen) {
 		return dialect.Conflict
 	}
 	if server := new(network.OracleError); errors.As(err, &server) {
@@ -58,7 +58,9 @@ func classifyServer(code int) dialect.Class {
 		4068,  // existing state of packages has been discarded
 		8176,  // consistent read failure; rollback data not available
 		8177,  // can't serialize access for this transaction
-		30006: // resource busy; acquire with WAIT timeout expired
+		30006, // resource busy; acquire with WAIT timeout expired
+		63300, // rolled back, because a transaction of higher priority waited (since 23)
+		63302: // transaction must roll back, for that reason
 		return dialect.Conflict
 	case 372, // file cannot be modified at this time: its tablespace is read-only
 		1456,  // may not perform insert, delete, update operation inside a READ ONLY transaction
@@ -76,12 +78,15 @@ func classifyServer(code int) dialect.Class {
 		return dialect.Missing
 	case 18, // maximum number of sessions exceeded
 		20,                     // maximum number of processes exceeded
+		257,                    // archiver error, connect AS SYSDBA only until resolved
 		1033,                   // initialization or shutdown in progress
 		1034,                   // not available
 		1090,                   // shutdown in progress - connection is not permitted
 		1109,                   // database not open
 		1536,                   // space quota exceeded for tablespace
+		1591,                   // lock held by in-doubt distributed transaction; so are queries
 		1652, 1653, 1654, 1655, // unable to extend a segment in a tablespace
+		1658, 1659, // unable to create a segment, which the first row does
 		1688, 1691, 1692, // unable to extend a partition or a LOB segment
 		2391,       // exceeded simultaneous SESSIONS_PER_USER limit
 		2396,       // exceeded maximum idle time, connect again

@@ -66,10 +66,10 @@ func TestClassifyValues(t *testing.T) {
 func TestClassifyNumbers(t *testing.T) {
 	for want, numbers := range map[dialect.Class][]int{
 		dialect.Duplicate:      {1},
-		dialect.Conflict:       {54, 60, 1453, 1466, 1555, 4068, 8177, 30006},
+		dialect.Conflict:       {54, 60, 1453, 1466, 1555, 4068, 8177, 30006, 63300, 63302},
 		dialect.ReadOnly:       {1456, 16000, 28194},
 		dialect.Missing:        {904, 942, 14400},
-		dialect.Transient:      {18, 20, 1033, 1034, 1109, 1653, 2391, 2396, 12514, 12516, 12528, 12541, 30036},
+		dialect.Transient:      {18, 20, 257, 1033, 1034, 1109, 1591, 1653, 1658, 2391, 2396, 12514, 12516, 12528, 12541, 30036},
 		dialect.OutcomeUnknown: {28, 603, 1012, 1013, 1089, 1092, 3113, 3114, 3135, 12537, 12571, 25408},
 		dialect.Other:          {0, 900, 911, 933, 955, 1017, 1031, 1400, 1438, 1745, 1795, 2014, 2290, 12899, 28000},
 	} {

@@ -104,3 +104,6 @@ var Complete = complete
 
 // MostInList is the most elements of a list.
 const MostInList = mostInList
+
+// Micros is a duration as statements take it.
+var Micros = micros

@@ -17,15 +17,10 @@ import (
 // blocked waits until n sessions of the server wait for a lock.
 func (f *fixture) blocked(n int64) {
 	f.Helper()
-	waiting := `SELECT COUNT(*) FROM v$session WHERE blocking_session IS NOT NULL AND username = USER`
-	if !f.isMariaDB() {
-		// There MySQL cannot show a statement with an id's bytes in it.
-		waiting = `SELECT COUNT(DISTINCT requesting_engine_transaction_id) FROM performance_schema.data_lock_waits`
-	}
-	f.await(fmt.Sprintf("%d sessions waiting", n), func() bool { return f.count(waiting) == n })
+	f.await(fmt.Sprintf("%d sessions waiting", n), func() bool {
+		return f.count(`SELECT COUNT(*) FROM v$session WHERE blocking_session IS NOT NULL AND username = USER`) == n
+	})
 }
-
-func (f *fixture) isMariaDB() bool { return f.count(`SELECT VERSION() LIKE '%MariaDB%'`) == 1 }
 
 // await waits until is returns true.
 func (f *fixture) await(what string, is func() bool) {

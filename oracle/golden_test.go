@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outbox-suite/outbox/conformance/containers"
 	"github.com/outbox-suite/outbox/dialect"
@@ -58,7 +59,7 @@ func bound(tb testing.TB, tables dialect.Tables) dialect.Store {
 // everyStatement are all statements that are sent.
 func everyStatement(store dialect.Store) []oracle.Text {
 	list := oracle.Statements(store)
-	for i, text := range slices.Concat(oracle.StatementsOf(store, 1), oracle.StatementsOf(store, 2)) {
+	for i, text := range slices.Concat(oracle.StatementsOf(store, 1), oracle.StatementsOf(store, 2), oracle.StatementsOf(store, 3)) {
 		list = append(list, oracle.Text{Name: "schema " + strconv.Itoa(i+1), Text: text})
 	}
 	return list
@@ -121,6 +122,31 @@ func TestRules(t *testing.T) {
 				refuse("an empty line, which ends a statement in SQL*Plus", strings.TrimSpace(line) == "")
 			}
 		}
+	}
+}
+
+// TestLongest keeps the seconds that NUMTODSINTERVAL is given below 2^31.
+func TestLongest(t *testing.T) {
+	const longest = (1<<31 - 1) * 1000000
+	for d, want := range map[time.Duration]int64{
+		0: 0, 1: 1, -1: 0, time.Microsecond: 1, time.Hour + 1: 3600000001, 1<<63 - 1: longest, -1 << 63: -longest,
+	} {
+		if got := oracle.Micros(d); got != want {
+			t.Errorf("%v is %d, want %d", d, got, want)
+		}
+	}
+	at := regexp.MustCompile(`TIMESTAMP '([-0-9 :]+)' \+ NUMTODSINTERVAL\(\(:\d+ - (\d+)\)`)
+	n := 0
+	for _, st := range oracle.Statements(bound(t, usual)) {
+		for _, found := range at.FindAllStringSubmatch(st.Text, -1) {
+			n++
+			if from, err := time.Parse(time.DateTime, found[1]); err != nil || strconv.FormatInt(from.UnixMicro(), 10) != found[2] {
+				t.Errorf("%s: %s is not %s", st.Name, found[1], found[2])
+			}
+		}
+	}
+	if n != 7 {
+		t.Errorf("%d times are counted, not 7", n)
 	}
 }
 

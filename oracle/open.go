@@ -1,8 +1,11 @@
 package oracle
 
 import (
+	"context"
 	"database/sql"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"strconv"
@@ -18,16 +21,57 @@ import (
 //
 // What the DSN leaves open gets a value fit for a relay: bounds on the time to connect
 // and to wait for an answer, rows enough in one round trip, and idle connections enough
-// for a relay's workers. An error never shows the DSN, which may hold a password.
+// for a relay's workers. A connection that has waited for an answer too long is closed,
+// unless the DSN has USE_OOB. An error never shows the DSN, which may hold a password.
 func Open(dsn string) (*sql.DB, error) {
 	full, err := complete(dsn)
 	if err != nil {
 		return nil, err
 	}
-	db := sql.OpenDB(driver.NewConnector(full))
+	connector := driver.NewConnector(full)
+	if dials, ok := connector.(*driver.OracleConnector); ok {
+		config, err := driver.ParseConfig(full)
+		if err != nil {
+			return nil, errDSN
+		}
+		// Out of band, go-ora interrupts statements on a plain TCP connection only.
+		if !config.EnableOOB {
+			dials.Dialer(dialer{net.Dialer{Timeout: config.ConnectTimeout}})
+		}
+	}
+	db := sql.OpenDB(connector)
 	db.SetMaxIdleConns(16)
 	db.SetConnMaxIdleTime(5 * time.Minute)
 	return db, nil
+}
+
+// A dialer makes connections that end with the first read that fails.
+type dialer struct{ net.Dialer }
+
+// DialContext is what go-ora asks of a dialer.
+func (d dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := d.Dialer.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return connection{c}, nil
+}
+
+// A connection closes itself when a read fails, and says that it has ended. go-ora would
+// leave one that has waited for TIMEOUT in the pool: the answer comes after all, and the
+// next statement takes it for its own.
+type connection struct{ net.Conn }
+
+// Read implements [net.Conn].
+func (c connection) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil {
+		_ = c.Close()
+		if !errors.Is(err, io.EOF) {
+			err = fmt.Errorf("%w: %w", io.EOF, err)
+		}
+	}
+	return n, err
 }
 
 // errDSN stands for all the driver's errors about a DSN, some of which quote it.

@@ -3,13 +3,17 @@ package oracle_test
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	driverpkg "github.com/sijms/go-ora/v2"
 
+	"github.com/outbox-suite/outbox/dialect"
 	"github.com/outbox-suite/outbox/oracle"
 )
 
@@ -85,4 +89,36 @@ func TestOpenSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = db.Close()
+}
+
+// TestReadTimeoutCloses ends the connection whose answer has not come in time, which is an
+// unknown outcome. That it is go-ora's sign of a broken one keeps it out of the pool.
+func TestReadTimeoutCloses(t *testing.T) {
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	ended := make(chan error, 1)
+	go func() {
+		c, err := listener.Accept()
+		if err == nil {
+			_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+			_, err = io.Copy(io.Discard, c)
+			_ = c.Close()
+		}
+		ended <- err
+	}()
+	db, err := oracle.Open("oracle://me:secret@" + listener.Addr().String() + "/service?TIMEOUT=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	err = db.PingContext(t.Context())
+	if !errors.Is(err, io.EOF) || !errors.Is(err, os.ErrDeadlineExceeded) || oracle.New().Classify(err) != dialect.OutcomeUnknown {
+		t.Errorf("the answer that did not come is %v", err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("the connection is open: %v", err)
+	}
 }

@@ -168,15 +168,6 @@ func (f *fixture) everything() {
 	got, err := f.store.Poll(ctx, f.db, "me", 3)
 	f.ok(err)
 	f.is("poll", got, []int{1})
-	sweeper := f.store.(dialect.Sweeper)
-	horizon, err := sweeper.Horizon(ctx, f.db, 0)
-	f.ok(err)
-	f.is("oldest, newest", []int64{horizon.Oldest, horizon.Newest}, []int64{f.seq("soon"), f.seq("soon")})
-	for floor, want := range map[int64][]int{0: {1}, horizon.Oldest - 1: {1}, horizon.Newest: nil} {
-		got, err = sweeper.PollAbove(ctx, f.db, "me", floor, 3)
-		f.ok(err)
-		f.is("poll above a floor", got, want)
-	}
 
 	// Operators.
 	stats, err := f.store.Stats(ctx, f.db, 100)

@@ -12,7 +12,7 @@ import (
 // Insert adds the messages, one array for the ready ones and one for the delayed ones.
 // The server gives each row of an array its seq in turn.
 //
-// An array stops at the message whose id is taken; those before it are inserted, and go
+// An array does not stop at a message whose id is taken: all others are inserted, and go
 // with the caller's rollback.
 //
 // A payload or headers of more than 2,000 bytes cost four round trips more each: they go

@@ -41,12 +41,13 @@ const (
 )
 
 // later and ago are now and a number of microseconds, instant is microseconds since
-// 1970. A NULL makes them NULL.
+// 1970. A NULL makes them NULL. NUMTODSINTERVAL takes seconds below 2^31 only, which would
+// reach from 1970 to 2038: instant counts them from 2000, to 2068.
 const (
 	interval = `NUMTODSINTERVAL(? / 1000000, 'SECOND')`
 	later    = now + ` + ` + interval
 	ago      = now + ` - ` + interval
-	instant  = epoch + ` + ` + interval
+	instant  = `TIMESTAMP '2000-01-01 00:00:00' + NUMTODSINTERVAL((? - 946684800000000) / 1000000, 'SECOND')`
 )
 
 // Whoever waits for a lock gives up after ten seconds (ORA-30006): a process that has

@@ -29,6 +29,7 @@ type recorder struct {
 	sent   []sent
 	answer func(text string, args []driver.NamedValue) [][]driver.Value
 	fail   func(text string) error
+	unseen bool // no update finds its row
 }
 
 type sent struct {
@@ -72,6 +73,9 @@ func (c recorded) ExecContext(_ context.Context, text string, args []driver.Name
 		if err := c.fail(text); err != nil {
 			return nil, err
 		}
+	}
+	if c.unseen && strings.HasPrefix(text, "UPDATE") {
+		return driver.RowsAffected(0), nil
 	}
 	return driver.RowsAffected(1), nil
 }

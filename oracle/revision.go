@@ -3,6 +3,7 @@ package oracle
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"slices"
 
 	"github.com/outbox-suite/outbox/dialect"
@@ -19,7 +20,7 @@ func (s *store) Revise(ctx context.Context, tx dialect.Tx, messages []dialect.Me
 		given = given || runs[i].First > 0
 	}
 	raise := func(run *dialect.Run) error {
-		return exec(ctx, tx, s.sql.raiseRevision, int64(len(run.Messages)), run.KeyHash, raw(run.Key), raw(run.Key))
+		return execOne(ctx, tx, s.sql.raiseRevision, int64(len(run.Messages)), run.KeyHash, raw(run.Key), raw(run.Key))
 	}
 	for i := range runs {
 		run := &runs[i]
@@ -33,6 +34,9 @@ func (s *store) Revise(ctx context.Context, tx dialect.Tx, messages []dialect.Me
 			continue
 		}
 		last, err := dialect.LookUp(ctx, tx, s.sql.lastRevision, run.KeyHash, raw(run.Key), raw(run.Key))
+		if err == nil && !last.Valid {
+			err = errUnseen
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -79,6 +83,9 @@ func (s *store) Advance(ctx context.Context, tx dialect.Tx, consumer string, at 
 		return 0, err
 	}
 	last, err := dialect.LookUp(ctx, tx, s.sql.lastProgress, append(row, raw(at.Key))...)
+	if err == nil && !last.Valid {
+		err = errUnseen
+	}
 	if err == nil && last.V == at.Number-1 {
 		err = exec(ctx, tx, s.sql.setProgress, at.Number, raw(consumer), at.KeyHash, raw(at.Key), raw(at.Key))
 	}
@@ -100,7 +107,25 @@ func (s *store) SetProgress(ctx context.Context, tx dialect.Tx, consumer string,
 	if err := begin(ctx, tx, s.sql.beginProgress, row...); err != nil {
 		return err
 	}
-	return exec(ctx, tx, s.sql.setProgress, at.Number, raw(consumer), at.KeyHash, raw(at.Key), raw(at.Key))
+	return execOne(ctx, tx, s.sql.setProgress, at.Number, raw(consumer), at.KeyHash, raw(at.Key), raw(at.Key))
+}
+
+// errUnseen is a [dialect.Conflict]. At SERIALIZABLE a row that another transaction has
+// made since the snapshot cannot be made (ORA-00001), nor seen or changed, of which the
+// server says nothing.
+var errUnseen = errors.New("the row of the key was made after the transaction's snapshot: run the transaction again")
+
+// execOne runs a statement that changes the row of a key, which is there.
+func execOne(ctx context.Context, tx dialect.Tx, statement string, args ...any) error {
+	result, err := tx.ExecContext(ctx, statement, args...)
+	if err != nil {
+		return err
+	}
+	n, err := result.RowsAffected()
+	if err == nil && n == 0 {
+		err = errUnseen
+	}
+	return err
 }
 
 // begin makes a row unless it is there. Each bind stands for one occurrence: those of the

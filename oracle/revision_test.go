@@ -6,7 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sijms/go-ora/v2/network"
+
 	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/oracle"
 )
 
 // TestReviseSends the rows of the keys in the order of the runs, before the messages, with
@@ -84,6 +87,47 @@ func TestReviseSends(t *testing.T) {
 				t.Errorf("sent %s, want %s", got, want)
 			}
 		})
+	}
+}
+
+// TestReviseUnseen refuses to go on without the row of the key, which the transaction's
+// snapshot does not have and another transaction has made since.
+func TestReviseUnseen(t *testing.T) {
+	r, db, store := recording(t)
+	r.answer, r.unseen = nil, true
+	r.fail = func(text string) error {
+		if strings.HasPrefix(text, "INSERT") {
+			return network.NewOracleError(1)
+		}
+		return nil
+	}
+	reviser := store.(dialect.Reviser)
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	at := dialect.Revision{Key: "b", KeyHash: 2, Number: 1}
+	for name, do := range map[string]func() error{
+		"Any": func() error {
+			_, err := reviser.Revise(t.Context(), tx, make([]dialect.Message, 1), []dialect.Run{{Key: "b", KeyHash: 2, Messages: []int{0}}})
+			return err
+		},
+		"First": func() error {
+			_, err := reviser.Revise(t.Context(), tx, make([]dialect.Message, 1), []dialect.Run{{Key: "b", KeyHash: 2, First: 1, Messages: []int{0}}})
+			return err
+		},
+		"Advance": func() error { _, err := reviser.Advance(t.Context(), tx, "me", at); return err },
+		"Set":     func() error { return reviser.SetProgress(t.Context(), tx, "me", at) },
+	} {
+		if err := do(); oracle.New().Classify(err) != dialect.Conflict {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, kind := range strings.Split(r.kinds(), ", ") {
+		if kind == "INSERT MESSAGE" {
+			t.Error("a message was sent")
+		}
 	}
 }
 

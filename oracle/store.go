@@ -93,7 +93,8 @@ const mostRows = 1000
 // length, which go-ora sends as an array. Nothing runs for no rows, because go-ora
 // panics at an empty slice, and a single row goes as plain arguments.
 //
-// It stops at the first row that fails; those before it are done.
+// go-ora asks for batch errors: the server goes on behind a row that fails, and the error
+// is that of the first one that did. All others are done.
 func array(ctx context.Context, tx dialect.Tx, statement string, columns ...any) error {
 	rows := reflect.ValueOf(columns[0]).Len()
 	args := make([]any, len(columns))
@@ -180,10 +181,10 @@ func one[T any](v *T) []any { return []any{v} }
 func number1(n int64) []any { return []any{n} }
 
 // micros is a duration as statements take it. It rounds up, so that nothing is due
-// early, and ends at a century, so that no time leaves the calendar.
+// early, and ends at what NUMTODSINTERVAL takes, 68 years.
 func micros(d time.Duration) int64 {
-	const century = 100 * 365 * 24 * time.Hour
-	d = max(-century, min(d, century))
+	const longest = (1<<31 - 1) * time.Second
+	d = max(-longest, min(d, longest))
 	n := int64(d / time.Microsecond)
 	if d%time.Microsecond > 0 {
 		n++

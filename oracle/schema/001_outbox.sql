@@ -178,7 +178,7 @@ CREATE INDEX {index:done_id} ON {done} (id) INITRANS 8;
 
 -- lane: who may change a lane, until when. The epoch is the fence: whoever writes for
 -- a lane locks its row and finds the epoch unchanged, or writes nothing. Few rows, all
--- of them busy: hardly more than one in a block.
+-- of them busy: a few in a block, with room for the transactions that change them.
 CREATE TABLE {lane} (
     lane        NUMBER(10)    NOT NULL CONSTRAINT {name:lane_pk} PRIMARY KEY,
     epoch       NUMBER(19)    DEFAULT 0 NOT NULL,
@@ -186,7 +186,7 @@ CREATE TABLE {lane} (
     owner       RAW(255),
     lease_until TIMESTAMP(6)  DEFAULT TIMESTAMP '1970-01-01 00:00:00' NOT NULL,
     served_at   TIMESTAMP(6)  DEFAULT TIMESTAMP '1970-01-01 00:00:00' NOT NULL
-) INITRANS 8 PCTFREE 90;
+) INITRANS 8 PCTFREE 90 PCTUSED 5;
 
 INSERT INTO {lane} (lane)
 SELECT n.lane FROM (SELECT LEVEL - 1 AS lane FROM DUAL CONNECT BY LEVEL <= {lanes}) n

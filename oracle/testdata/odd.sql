@@ -179,7 +179,7 @@ CREATE INDEX "Odd x"."ORDER_DONE_ID" ON "Odd x"."ORDER_DONE" (id) INITRANS 8;
 
 -- lane: who may change a lane, until when. The epoch is the fence: whoever writes for
 -- a lane locks its row and finds the epoch unchanged, or writes nothing. Few rows, all
--- of them busy: hardly more than one in a block.
+-- of them busy: a few in a block, with room for the transactions that change them.
 CREATE TABLE "Odd x"."ORDER_LANE" (
     lane        NUMBER(10)    NOT NULL CONSTRAINT "ORDER_LANE_PK" PRIMARY KEY,
     epoch       NUMBER(19)    DEFAULT 0 NOT NULL,
@@ -187,7 +187,7 @@ CREATE TABLE "Odd x"."ORDER_LANE" (
     owner       RAW(255),
     lease_until TIMESTAMP(6)  DEFAULT TIMESTAMP '1970-01-01 00:00:00' NOT NULL,
     served_at   TIMESTAMP(6)  DEFAULT TIMESTAMP '1970-01-01 00:00:00' NOT NULL
-) INITRANS 8 PCTFREE 90;
+) INITRANS 8 PCTFREE 90 PCTUSED 5;
 
 INSERT INTO "Odd x"."ORDER_LANE" (lane)
 SELECT n.lane FROM (SELECT LEVEL - 1 AS lane FROM DUAL CONNECT BY LEVEL <= 3) n
@@ -520,7 +520,7 @@ WHERE d.pos = :1
 SELECT c.settled, c.pos FROM (
   SELECT (EXTRACT(DAY FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 86400000000 + EXTRACT(HOUR FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 3600000000 + EXTRACT(MINUTE FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 60000000 + TRUNC(EXTRACT(SECOND FROM (d.done_at - TIMESTAMP '1970-01-01 00:00:00')) * 1000000)) AS settled, d.pos
   FROM "Odd x"."ORDER_DONE" d
-  WHERE d.done_at >= TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:1 / 1000000, 'SECOND') AND (d.done_at > TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:2 / 1000000, 'SECOND') OR d.pos > :3) AND d.done_at <= SYS_EXTRACT_UTC(SYSTIMESTAMP) - NUMTODSINTERVAL(:4 / 1000000, 'SECOND')
+  WHERE d.done_at >= TIMESTAMP '2000-01-01 00:00:00' + NUMTODSINTERVAL((:1 - 946684800000000) / 1000000, 'SECOND') AND (d.done_at > TIMESTAMP '2000-01-01 00:00:00' + NUMTODSINTERVAL((:2 - 946684800000000) / 1000000, 'SECOND') OR d.pos > :3) AND d.done_at <= SYS_EXTRACT_UTC(SYSTIMESTAMP) - NUMTODSINTERVAL(:4 / 1000000, 'SECOND')
   ORDER BY d.done_at, d.pos
 ) c
 WHERE ROWNUM <= :5
@@ -770,7 +770,7 @@ SELECT c.settled, c.pos, c.taken FROM (
     CASE WHEN EXISTS (SELECT /*+ NO_UNNEST INDEX(r (id)) */ 1 FROM "Odd x"."ORDER" r WHERE r.id = d.id)
       OR EXISTS (SELECT /*+ NO_UNNEST INDEX(p (id)) */ 1 FROM "Odd x"."ORDER_PARKED" p WHERE p.id = d.id) THEN 1 ELSE 0 END AS taken
   FROM "Odd x"."ORDER_DONE" d
-  WHERE d.done_at >= TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:1 / 1000000, 'SECOND') AND (d.done_at > TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:2 / 1000000, 'SECOND') OR d.pos > :3) AND d.done_at < TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:4 / 1000000, 'SECOND')
+  WHERE d.done_at >= TIMESTAMP '2000-01-01 00:00:00' + NUMTODSINTERVAL((:1 - 946684800000000) / 1000000, 'SECOND') AND (d.done_at > TIMESTAMP '2000-01-01 00:00:00' + NUMTODSINTERVAL((:2 - 946684800000000) / 1000000, 'SECOND') OR d.pos > :3) AND d.done_at < TIMESTAMP '2000-01-01 00:00:00' + NUMTODSINTERVAL((:4 - 946684800000000) / 1000000, 'SECOND')
     AND (d.id IN (:5))
     AND d.lane = :6
     AND d.key_hash = :7
@@ -779,7 +779,7 @@ SELECT c.settled, c.pos, c.taken FROM (
     AND d.type = :10
     AND NOT EXISTS (SELECT /*+ NO_UNNEST INDEX(n (id)) */ 1 FROM "Odd x"."ORDER_DONE" n
       WHERE n.id = d.id AND (n.done_at > d.done_at OR (n.done_at = d.done_at AND n.pos > d.pos))
-        AND (n.done_at < TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:11 / 1000000, 'SECOND') OR n.done_at >= TIMESTAMP '1970-01-01 00:00:00' + NUMTODSINTERVAL(:12 / 1000000, 'SECOND')))
+        AND (n.done_at < TIMESTAMP '2000-01-01 00:00:00' + NUMTODSINTERVAL((:11 - 946684800000000) / 1000000, 'SECOND') OR n.done_at >= TIMESTAMP '2000-01-01 00:00:00' + NUMTODSINTERVAL((:12 - 946684800000000) / 1000000, 'SECOND')))
   ORDER BY d.done_at, d.pos
 ) c
 WHERE ROWNUM <= :13
