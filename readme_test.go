@@ -10,7 +10,7 @@ import (
 
 // The programs in the README and for consumers compile and pass vet.
 func TestDocumentedProgramsCompile(t *testing.T) {
-	for _, document := range []string{"README.md", "docs/consumers.md"} {
+	for _, document := range []string{"README.md", "docs/consumers.md", "docs/writing-a-publisher.md"} {
 		t.Run(document, func(t *testing.T) { compiles(t, document) })
 	}
 }

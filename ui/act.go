@@ -38,7 +38,7 @@ var actions = map[string]action{
 	},
 	outbox.ActionReplay: {
 		Word:   "Replay",
-		Effect: "They are published again under the same ids, oldest first, marked as a replay. Consumers that remove duplicates by id pass over them.",
+		Effect: "They are published again under the same ids, oldest first, marked as a replay. Consumers pass over those that they have had.",
 		done:   true,
 		count:  (*outbox.Outbox).Replayable, do: (*outbox.Operator).Replay,
 	},

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"html"
 	"io"
 	"log/slog"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/dialect"
 	"github.com/outbox-suite/outbox/relay"
+	"github.com/outbox-suite/outbox/sqlite"
 	"github.com/outbox-suite/outbox/ui"
 )
 
@@ -299,6 +301,25 @@ func TestCrossSite(t *testing.T) {
 	}
 	if status, _, _ := c.confirm("discard", order, "why"); status != http.StatusSeeOther || dead(t, box) != 0 {
 		t.Errorf("the page's own form: %d", status)
+	}
+}
+
+// TestCommandNamesTheOutbox: the command that is shown acts on the same tables, whatever
+// their names.
+func TestCommandNamesTheOutbox(t *testing.T) {
+	box := newBox(t, 1)
+	other, err := outbox.New(box.DB(), sqlite.New(), outbox.Config{Prefix: "shop's b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	put(t, other, message("a"))
+	drain(t, other, refuse("no"))
+	_, text := client{t, newPage(t, other, ui.Config{Token: token}), "jo"}.order("discard", "topic=orders")
+	if want := `outbox discard --prefix 'shop'\''s b' --topic orders --state dead --limit 1`; !strings.Contains(html.UnescapeString(text), want) {
+		t.Errorf("the confirmation lacks %s:\n%s", want, text)
 	}
 }
 

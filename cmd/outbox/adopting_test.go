@@ -3,9 +3,11 @@ package main
 import (
 	"crypto/rand"
 	"database/sql"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"path/filepath"
 	"regexp"
@@ -169,6 +171,77 @@ func TestImport(t *testing.T) {
 					t.Errorf("query %d: %s has the order %v", n, key, numbers)
 				}
 			}
+		}
+	})
+}
+
+// TestImportNumbers imports rows whose numbers take all of 64 bits, and whose bodies are
+// bytes: none takes another's id, and every byte comes through.
+func TestImportNumbers(t *testing.T) {
+	byteLine := regexp.MustCompile("(?m)^A `\\w+` body: `(.*)`\\.$")
+	everyDatabase(t, func(t *testing.T, engine string, s *shell, db *sql.DB) {
+		s.ok("", "migrate")
+		statement := importQueries(t, engine)[1]
+		column, body := map[string]string{"PostgreSQL": "BYTEA", "SQLite": "TEXT"}[engine], any([]byte{0, 255, '\\', 'x', '\n', 0xc3})
+		switch engine {
+		case "SQLite":
+			body = `[1]`
+		case "MySQL and MariaDB":
+			column = "BLOB"
+		}
+		if engine != "SQLite" {
+			_, section, _ := strings.Cut(readFile(t, filepath.Join("..", "..", "docs", "adopting.md")), "\n### "+engine+"\n")
+			line := byteLine.FindStringSubmatch(section)
+			if line == nil {
+				t.Fatal("there is no line for a body of bytes")
+			}
+			statement = regexp.MustCompile(`(?m)^    'data_base64'.*$`).ReplaceAllLiteralString(statement, line[1])
+		}
+		if _, err := db.ExecContext(t.Context(), `CREATE TABLE messages (id BIGINT PRIMARY KEY, topic VARCHAR(255) NOT NULL, entity VARCHAR(255) NOT NULL,
+			event VARCHAR(255) NOT NULL, body `+column+` NOT NULL, status VARCHAR(255) NOT NULL)`); err != nil {
+			t.Fatal(err)
+		}
+		numbers := []int64{math.MinInt64, -1 << 48, -2, -1, 0, 1, 0xffffffff, 1 << 32, 1 << 48, 1<<48 + 1, 7185000000000000000, 7185000000000000004, math.MaxInt64}
+		insert := "INSERT INTO messages VALUES (?, 'orders', 'one', 'order.changed', ?, 'pending')"
+		if engine == "PostgreSQL" {
+			insert = "INSERT INTO messages VALUES ($1, 'orders', 'one', 'order.changed', $2, 'pending')"
+		}
+		for _, n := range numbers {
+			if _, err := db.ExecContext(t.Context(), insert, n, body); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rows, err := db.QueryContext(t.Context(), statement)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rows.Close()
+		var lines []string
+		for rows.Next() {
+			var line string
+			if err := rows.Scan(&line); err != nil {
+				t.Fatal(err)
+			}
+			lines = append(lines, line)
+		}
+		if err := rows.Err(); err != nil {
+			t.Fatal(err)
+		}
+		s.ok(strings.Join(lines, "\n"), "enqueue")
+		got := s.deliver()
+		ids := map[string]bool{}
+		for _, e := range got {
+			ids[e.ID] = true
+			if engine == "SQLite" {
+				if string(e.Data) != body {
+					t.Errorf("the payload is %s", e.Data)
+				}
+			} else if e.DataBase64 == nil || *e.DataBase64 != base64.StdEncoding.EncodeToString(body.([]byte)) { //nolint:forcetypeassert // above
+				t.Errorf("the payload is %s", e.Data)
+			}
+		}
+		if len(got) != len(numbers) || len(ids) != len(numbers) {
+			t.Errorf("of %d rows there are %d messages with %d ids", len(numbers), len(got), len(ids))
 		}
 	})
 }

@@ -50,6 +50,7 @@ type parkedMessage struct {
 	Type         string    `json:"type"`
 	Lane         int       `json:"lane"`
 	Seq          int64     `json:"seq"`
+	Revision     int64     `json:"revision"`
 	Attempts     int       `json:"attempts"`
 	Blocking     bool      `json:"blocking"`
 	DueInSeconds *float64  `json:"due_in_seconds"`
@@ -125,7 +126,7 @@ func forJSON(list []outbox.Parked) []parkedMessage {
 	for i, m := range list {
 		j := parkedMessage{
 			Pos: m.Pos, ID: formatID(m.ID), State: m.State, Topic: m.Topic, Type: m.Type, Lane: m.Lane, Seq: m.Seq,
-			Attempts: m.Attempts, Blocking: m.Blocking, CreatedAt: m.CreatedAt, ParkedAt: m.ParkedAt, Reason: m.Reason,
+			Revision: m.Revision, Attempts: m.Attempts, Blocking: m.Blocking, CreatedAt: m.CreatedAt, ParkedAt: m.ParkedAt, Reason: m.Reason,
 		}
 		if m.Key.Valid {
 			key := m.Key.V

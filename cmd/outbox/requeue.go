@@ -29,7 +29,8 @@ var discardCommand = command{
 Gives parked messages up: they go to done, where replay finds them until the
 retention ends, and what waited behind them goes on. Without --state or --id only
 dead messages are meant. It is safe beside running relays. Give something that
-selects, or --all.
+selects, or --all. Where messages have revisions, consumers that count them wait for
+the one discarded: docs/runbook.md says what they have to do.
 
 Example:
   outbox discard --id 0199d3c5-6a4e-7c1e-9a53-0d5b8a3f9a11`,
