@@ -330,7 +330,7 @@ func (c *child) stop() {
 		_ = c.cmd.Process.Signal(proceedSignal)
 		_ = c.cmd.Process.Signal(syscall.SIGTERM)
 		c.resume()
-		late := time.NewTimer(15 * time.Second)
+		late := time.NewTimer(time.Minute)
 		defer late.Stop()
 		select {
 		case <-c.gone:
