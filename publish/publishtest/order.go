@@ -36,7 +36,7 @@ var orderScenarios = []Scenario{
 			p, stall, resume := t.stalling()
 			inSequence(t, p, func() {
 				stall()
-				time.Sleep(4 * shortCall)
+				time.Sleep(6 * shortCall)
 				resume()
 			})
 		},

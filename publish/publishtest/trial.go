@@ -275,11 +275,11 @@ func (t *trial) messages(topic string, n int) []relay.Message {
 func (t *trial) within(what string, f func()) bool {
 	done := make(chan struct{})
 	go func() { defer close(done); f() }()
-	for left := callTimeout; left > 0; left -= pollEvery { // in steps, as in call
+	for range 5 { // steps, as in call
 		select {
 		case <-done:
 			return true
-		case <-time.After(pollEvery):
+		case <-time.After(callTimeout / 5):
 		}
 	}
 	t.errorf("%s did not return within %v", what, callTimeout)
@@ -320,11 +320,11 @@ func (t *trial) call(ctx context.Context, p relay.Publisher, ms ...relay.Message
 	case <-ctx.Done():
 		// In steps: a machine that stands still for long loses one of them.
 		returned := false
-		for left := soon; left > 0 && !returned; left -= pollEvery {
+		for left := 5; left > 0 && !returned; left-- {
 			select {
 			case errs = <-done:
 				returned = true
-			case <-time.After(pollEvery):
+			case <-time.After(soon / 5):
 			}
 		}
 		if !returned {
