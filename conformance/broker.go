@@ -242,6 +242,17 @@ func (b *broker) died(name string) {
 	b.faulty[name] = true
 }
 
+// unheard declares that the answer to a relay's publish comes too late, as when this
+// process stood still: its messages may repeat, even before the publish is over.
+func (b *broker) unheard(name string, messages []relay.Message) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.faults[name] = true
+	for i := range messages {
+		b.may[messages[i].ID]++
+	}
+}
+
 // history returns what was accepted, in order, and how often each id may repeat.
 func (b *broker) history() ([]accepted, map[uuid.UUID]int) {
 	b.mu.Lock()

@@ -90,6 +90,7 @@ type (
 	fromChild struct {
 		Call     int             `json:",omitempty"` // of a publish, from 1
 		Messages []relay.Message `json:",omitempty"`
+		GaveUp   bool            `json:",omitempty"` // on the answer to a publish of the messages
 		Stopped  point           `json:",omitempty"`
 		Event    string          `json:",omitempty"`
 		Lane     int             `json:",omitempty"`
@@ -230,6 +231,8 @@ func (c *child) serve(stdout io.Reader) {
 			c.mu.Lock()
 			c.up = true
 			c.mu.Unlock()
+		case line.GaveUp:
+			c.t.broker.unheard(c.name, line.Messages)
 		case line.Call > 0:
 			calls.Go(func() { c.publish(line) })
 		case line.Stopped != nowhere:
@@ -330,7 +333,7 @@ func (c *child) stop() {
 		_ = c.cmd.Process.Signal(proceedSignal)
 		_ = c.cmd.Process.Signal(syscall.SIGTERM)
 		c.resume()
-		late := time.NewTimer(15 * time.Second)
+		late := time.NewTimer(time.Minute)
 		defer late.Stop()
 		select {
 		case <-c.gone:
@@ -508,6 +511,7 @@ func (w *worker) publish(ctx context.Context, messages []relay.Message) []error 
 		for i := range errs {
 			errs[i] = context.Cause(ctx)
 		}
+		w.send(fromChild{GaveUp: true, Messages: messages})
 	}
 	return errs
 }

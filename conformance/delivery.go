@@ -27,8 +27,11 @@ var deliveryScenarios = []Scenario{
 	},
 }
 
-// patient gives relays so long a lease that none is lost on a busy machine.
-func patient(c *relay.Config) { c.Lease = time.Minute }
+// patient gives relays so much time that on a busy machine none loses its lease, a
+// publish that is held back, or what it has to settle when it is stopped.
+func patient(c *relay.Config) {
+	c.Lease, c.PublishTimeout, c.Grace = time.Minute, time.Minute, time.Minute
+}
 
 // noDuplicates demands that no message was published twice, whatever happened.
 func (t *trial) noDuplicates() {

@@ -58,13 +58,14 @@ func killedRelayIsTakenOver(t *trial) {
 
 func pausedRelayIsFenced(t *trial) {
 	messages := t.enqueue("k", 5)
-	paused := t.spawn(childWith{stopAt: atPublished})
+	// Only the pause is to cost it its lease.
+	paused := t.spawn(childWith{stopAt: atPublished, config: func(c *relay.Config) { c.PublishTimeout = time.Minute }})
 	paused.awaitStop()
 	paused.pause()
 	// The next owner is in the middle of its first publish when the old one goes on.
 	middle := t.gate()
 	again := t.broker.when(anyMessage, after(middle, acceptIt))
-	t.start()
+	t.start(patient)
 	t.await("another relay to claim the lane of the paused one and publish", func() bool { return again.seen() > 0 })
 	paused.proceed()
 	paused.resume()
@@ -124,7 +125,7 @@ func conflictIsRetried(t *trial) {
 		}
 		return inject(classes[dice.IntN(len(classes))], "the settle was refused")
 	}))
-	r := t.startWith(relayWith{dialect: d, config: func(c *relay.Config) { c.Workers, c.Lease = 1, 30*time.Second }})
+	r := t.startWith(relayWith{dialect: d, config: func(c *relay.Config) { patient(c); c.Workers = 1 }})
 	t.produce(load{messages: 300, keys: 30, perTx: 30})
 	t.settleDown()
 	if len(eventsOf[relay.SettleRetried](r)) == 0 {

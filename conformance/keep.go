@@ -195,8 +195,8 @@ func purgeOneOfMany(t *trial) {
 		t.await("the period to be over", func() bool { return time.Since(began) > took+every+t.step() })
 	}
 	// Relays: each looks about once in a period, and one of them does it.
-	relays := t.startMany(3, func(c *relay.Config) { c.PurgeEvery, c.Retention = time.Second, time.Millisecond })
 	began := time.Now()
+	relays := t.startMany(3, patient, func(c *relay.Config) { c.PurgeEvery, c.Retention = time.Second, time.Millisecond })
 	t.produce(load{messages: 200, keys: 20})
 	purges := func() (times, messages int) {
 		for _, r := range relays {

@@ -66,8 +66,8 @@ func outageConsumesNoAttempts(t *trial) {
 	for i, r := range relays {
 		marks[i] = len(eventsOf[relay.Attempted](r))
 	}
+	began := time.Now() // before the count, or some would be had for nothing
 	before, _ := opened()
-	began := time.Now()
 	t.await("some more probes", func() bool { all, _ := opened(); return all >= before+2*probes })
 	// They are a pause apart, of which the first may have been under way.
 	if took, least := time.Since(began), (probes-1)*mostPause*3/4; took < least {
@@ -145,8 +145,9 @@ func outageInMidBatch(t *trial) {
 			c.Workers, c.Batch, c.PublishConcurrency, c.PublishSize, c.Lease = 1, all, 1, 1, lease
 			c.PublishTimeout, c.Grace = 100*time.Millisecond, 100*time.Millisecond
 			if way.stop {
-				// Only the stop ends it, within the grace, and only it frees the lane.
-				c.PublishTimeout, c.Lease = time.Minute, time.Minute
+				// Only the stop ends it, within the grace, and only it frees the lane. A
+				// second grace is all that the settle has.
+				c.PublishTimeout, c.Lease, c.Grace = time.Minute, time.Minute, 5*time.Second
 			}
 		})
 		t.await("the broker to go away in the middle of the batch", func() bool { return away.seen() > 0 })
@@ -155,6 +156,7 @@ func outageInMidBatch(t *trial) {
 		} else {
 			began := time.Now()
 			t.await("the outage to outlast lease and timeouts", func() bool { return time.Since(began) > lease*3/2 })
+			t.await("what was accepted to be settled", func() bool { return t.stats().Ready < all })
 		}
 		if n := t.broker.count() - before; n != taken {
 			t.error("%s: the broker took %d messages instead of %d", way.name, n, taken)

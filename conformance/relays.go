@@ -55,6 +55,7 @@ type process struct {
 	db   *sql.DB
 
 	cancel context.CancelFunc
+	grace  time.Duration // what a stop leaves it, see relay.Config
 	done   chan struct{}
 	polled chan struct{} // closed when it polls for the first time
 	first  sync.Once
@@ -107,7 +108,7 @@ func (t *trial) startWith(with relayWith) *process {
 	if with.config != nil {
 		with.config(&cfg)
 	}
-	cfg.Observer = relay.ObserverFunc(p.observe)
+	cfg.Observer, p.grace = relay.ObserverFunc(p.observe), cfg.Grace
 	r, err := relay.New(p.box, mortal(p, with.publisher), cfg)
 	t.must(err, "new relay")
 	var ctx context.Context
@@ -195,8 +196,13 @@ func (p *process) keep(e relay.Event) {
 
 // stop stops the relay gracefully and waits for it.
 func (p *process) stop() {
+	began := time.Now()
 	p.cancel()
 	<-p.done
+	// It gives up a settle that the database has not answered by then, as one that dies.
+	if time.Since(began) > 2*p.grace {
+		p.t.broker.died(p.name)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// A relay may be stopped while it still checks the database at its start.

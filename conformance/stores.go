@@ -59,8 +59,8 @@ var storeScenarios = []Scenario{
 func noTransactionWhilePublishing(t *trial) {
 	t.broker.first(1, ofKey("dead"), refuse(relay.Permanent(errors.New("never"))))
 	// One worker and one lane: while that worker publishes, nothing but a renewal,
-	// twenty seconds away, is a reason to use the database.
-	r := t.start(patient, func(c *relay.Config) { c.Workers, c.PublishTimeout = 1, time.Minute })
+	// twenty minutes away, is a reason to use the database.
+	r := t.start(patient, func(c *relay.Config) { c.Workers, c.Lease, c.PublishTimeout = 1, time.Hour, time.Hour })
 	t.enqueue("dead", 2)
 	t.await("a dead message", func() bool { return t.stats().Dead == 1 })
 	middle := t.gate()
@@ -241,8 +241,8 @@ func twoDatabases(t *trial) {
 	// Restarted relays find nothing that was settled in the wrong place.
 	first.stop()
 	second.stop()
-	t.start(same)
-	t.startWith(relayWith{tables: &tables, publisher: publisher{otherBroker, "second again"}, config: same})
+	t.start(patient, same)
+	t.startWith(relayWith{tables: &tables, publisher: publisher{otherBroker, "second again"}, config: func(c *relay.Config) { patient(c); same(c) }})
 	more := t.message("a")
 	w := t.beginOn(other)
 	w.enqueue(more)

@@ -187,7 +187,7 @@ func (t *trial) migrate(box *outbox.Outbox) {
 		t.fail("migrate applied versions %v of %d: the tables are not the scenario's, nothing was touched", applied, len(box.Schema()))
 	}
 	t.onCleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), time.Minute)
 		defer cancel()
 		t.drop(ctx, box, func(string) bool { return true })
 	})

@@ -250,7 +250,7 @@ func TestClaimDoesNotWait(t *testing.T) {
 		tx, _ := f.begin()
 		_, err := tx.ExecContext(t.Context(), f.sql(`SELECT FROM {lane} WHERE lane = 1 FOR UPDATE`))
 		f.ok(err)
-		short, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		short, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		_, ok, err := f.store.Claim(short, f.db, 1, "me", time.Hour)
 		f.ok(err)

@@ -188,7 +188,7 @@ func TestPartitionsDoNotWait(t *testing.T) {
 			return f.count(`SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::regclass`, f.sql("{done}")) > 0
 		})
 		f.done(`now()`, 1) // behind it
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > 30*time.Second {
 			t.Errorf("what archives waited %v behind a drop that waits", took)
 		}
 		err = <-waits

@@ -321,7 +321,7 @@ func TestSurfaceOpenProducer(t *testing.T) {
 		lease := f.claim(1, "me")
 		surface := func(want string) {
 			t.Helper()
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			moved, ok, err := f.store.Surface(ctx, f.db, lease, 9)
 			f.ok(err)

@@ -60,11 +60,11 @@ func browse(t *testing.T, page *ui.Page) *browser {
 	}
 	u.User = url.UserPassword("maria", token)
 	allocator, stop := chromedp.NewExecAllocator(t.Context(), append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]),
-		chromedp.ExecPath(binary), chromedp.NoSandbox, chromedp.WindowSize(1280, 900), chromedp.Flag("force-color-profile", "srgb"))...)
+		chromedp.ExecPath(binary), chromedp.WSURLReadTimeout(2*time.Minute), chromedp.NoSandbox, chromedp.WindowSize(1280, 900), chromedp.Flag("force-color-profile", "srgb"))...)
 	t.Cleanup(stop)
 	ctx, cancel := chromedp.NewContext(allocator)
 	t.Cleanup(cancel)
-	ctx, late := context.WithTimeout(ctx, time.Minute)
+	ctx, late := context.WithTimeout(ctx, 5*time.Minute)
 	t.Cleanup(late)
 	b := &browser{T: t, ctx: ctx, root: u.String()}
 	say := func(format string, args ...any) {

@@ -706,6 +706,17 @@ func TestOthersCount(t *testing.T) {
 // TestReplayAsCounted confirms a replay when younger messages have come to be as old as
 // those that were counted.
 func TestReplayAsCounted(t *testing.T) {
+	for range 5 {
+		if replayAsCounted(t) {
+			return
+		}
+	}
+	t.Error("the younger message was never counted in time")
+}
+
+// replayAsCounted is false when the machine stood still until both were old.
+func replayAsCounted(t *testing.T) bool {
+	t.Helper()
 	box := newBox(t, 2)
 	accept := answers(func(relayMessage) error { return nil })
 	const age = 5 * time.Second
@@ -725,12 +736,16 @@ func TestReplayAsCounted(t *testing.T) {
 	put(t, box, message("old"))
 	drain(t, box, accept)
 	aged(1)
+	began := time.Now()
 	put(t, box, message("young"))
 	drain(t, box, accept)
 	c := client{t, newPage(t, box, ui.Config{Token: token}), "ann"}
 	order, text := c.order("replay", "until=5s")
 	if !strings.Contains(text, "1 message") {
-		t.Fatalf("it took too long, or the count is wrong:\n%s", text)
+		if time.Since(began) > age {
+			return false
+		}
+		t.Fatalf("the count is wrong:\n%s", text)
 	}
 	aged(2)
 	if status, _, text := c.confirm("replay", order, "a consumer lost them"); status != http.StatusSeeOther {
@@ -744,4 +759,5 @@ func TestReplayAsCounted(t *testing.T) {
 	if len(replayed) != 1 || replayed[0] != "old" {
 		t.Errorf("the message of the key old was counted, and %q were replayed", replayed)
 	}
+	return true
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/outbox-suite/outbox/conformance/containers"
 )
@@ -82,6 +83,24 @@ func (s *shell) run(stdin io.Reader, args ...string) result {
 func (s *shell) runUntil(ctx context.Context, stdin io.Reader, args ...string) result {
 	var out, err buffer
 	code := run(ctx, &process{stdin: stdin, stdout: &out, stderr: &err, getenv: func(name string) string { return s.env[name] }}, args)
+	return result{code, out.String(), err.String()}
+}
+
+// runUntilSaid runs a command that goes on until it has said something on standard
+// error, or has had time enough for it.
+func (s *shell) runUntilSaid(text string, args ...string) result {
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	defer cancel()
+	var out, err buffer
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, &process{stdout: &out, stderr: &err, getenv: func(name string) string { return s.env[name] }}, args)
+	}()
+	for !strings.Contains(err.String(), text) && len(ended) == 0 && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	code := <-ended
 	return result{code, out.String(), err.String()}
 }
 

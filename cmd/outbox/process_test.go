@@ -121,7 +121,7 @@ func TestSignalStopsRelayInOrder(t *testing.T) {
 			s := migrated(t)
 			s.enqueueKeys("orders", 1, "a")
 			url, arrived, release := endpoint(t)
-			p := s.start(nil, nil, "relay", "--publish", url)
+			p := s.start(nil, nil, "relay", "--publish", url, "--grace", "1h", "--publish-timeout", "1h")
 			<-arrived
 			p.signal(sig)
 			p.logs("relay is stopping")
@@ -234,26 +234,38 @@ func TestKilledRelaysLoseNothing(t *testing.T) {
 		enqueued := time.Since(began)
 
 		path := filepath.Join(t.TempDir(), "out.ndjson")
-		start := func() *program {
-			return s.start(nil, nil, "relay", "--until-empty", "--publish", "file:"+path, "--lease", lease,
-				"--workers", fmt.Sprint(workers), "--batch", fmt.Sprint(batch))
+		const victims = 2
+		parts := []int{n / 4, n / 2} // of the messages, at which the victims are killed
+		start := func(more ...string) *program {
+			return s.start(nil, nil, append([]string{
+				"relay", "--publish", "file:" + path, "--lease", lease,
+				"--workers", fmt.Sprint(workers), "--batch", fmt.Sprint(batch),
+			}, more...)...)
 		}
 		began = time.Now()
 		running := make([]*program, relays)
 		for i := range running {
-			running[i] = start()
+			if i < victims {
+				running[i] = start() // nothing else ends it
+			} else {
+				running[i] = start("--until-empty")
+			}
 		}
 		all := slices.Clone(running)
 		kills := 0
-		for _, part := range []int{n / 4, n / 2} {
+		for round, part := range parts {
 			awaitLines(t, path, part, running)
-			for i := range 2 {
+			for i := range victims {
 				running[i].signal(syscall.SIGKILL)
 				if code := running[i].exit(); code != -1 {
 					t.Fatalf("relay %d ended with %d before it could be killed:\n%s", i, code, running[i].err.String())
 				}
 				kills++
-				running[i] = start()
+				if round < len(parts)-1 {
+					running[i] = start()
+				} else {
+					running[i] = start("--until-empty")
+				}
 				all = append(all, running[i])
 			}
 		}

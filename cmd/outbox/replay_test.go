@@ -34,8 +34,8 @@ func TestReplayInterrupted(t *testing.T) {
 
 	ctx, interrupt := context.WithCancelCause(t.Context())
 	ended := make(chan result)
-	go func() { ended <- s.runUntil(ctx, nil, "replay", "--all", "--rate", "50") }()
-	for s.status("ready") < 10 {
+	go func() { ended <- s.runUntil(ctx, nil, "replay", "--all", "--rate", "2") }() // half a minute, if it is not interrupted
+	for s.status("ready") < 3 {
 		time.Sleep(time.Millisecond) // between looks
 	}
 	interrupt(interrupted{syscall.SIGINT})

@@ -180,7 +180,7 @@ func TestContainersDoNotStay(t *testing.T) {
 		t.Fatalf("the next process failed:\n%s", out)
 	}
 	// Removal is no single moment, and processes of other packages sweep too.
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(2 * time.Minute)
 	for {
 		left := orphans()
 		if !slices.ContainsFunc(crashed, func(id string) bool { return slices.Contains(left, id) }) {

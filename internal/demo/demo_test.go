@@ -166,7 +166,7 @@ func natsServer(t *testing.T) (url string, js jetstream.JetStream) {
 	}
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(20 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		t.Fatal("the server does not get ready")
 	}
 	conn, err := natsgo.Connect(s.ClientURL(), natsgo.UserInfo("app", "hunter2"))
@@ -232,7 +232,7 @@ func TestInterrupted(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a process cannot be sent an interrupt here")
 	}
-	cmd, folder := command(t, nil, "--orders", "500")
+	cmd, folder := command(t, nil, "--orders", "5000") // more than it comes to
 	var noise bytes.Buffer
 	cmd.Stderr = &noise
 	if err := cmd.Start(); err != nil {

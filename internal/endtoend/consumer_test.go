@@ -26,6 +26,8 @@ type delivery struct {
 	ack func() error
 	// again gives the message back. An error means: subscribe anew.
 	again func() error
+	// late tells that the broker hands it out again, for want of an answer in time.
+	late bool
 }
 
 // errAgain is an again by which all that is in the consumer's hands is given back.
@@ -83,6 +85,9 @@ func (c *consumer) consume(ctx context.Context, sub subscription) error {
 		d, err := sub.next(ctx)
 		if err != nil {
 			return err
+		}
+		if d.late {
+			c.fault("acknowledgement", nil)
 		}
 		handled, err := c.handle(ctx, d.Message)
 		if err != nil {

@@ -75,7 +75,7 @@ func (s *subscriptionKafka) next(ctx context.Context) (delivery, error) {
 			ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 			defer cancel()
 			return s.client.CommitRecords(ctx, r)
-		}, func() error { return errAgain }}, err
+		}, func() error { return errAgain }, false}, err
 	}
 }
 

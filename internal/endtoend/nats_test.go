@@ -22,7 +22,7 @@ func serveNATS(ctx context.Context, s spec, ready func()) error {
 		return err
 	}
 	n.Start()
-	if !n.ReadyForConnections(20 * time.Second) {
+	if !n.ReadyForConnections(time.Minute) {
 		return errors.New("the server does not get ready")
 	}
 	ready()
@@ -90,8 +90,12 @@ func (s *subscriptionNATS) next(ctx context.Context) (delivery, error) {
 		case err != nil:
 			return delivery{}, err
 		}
+		about, err := m.Metadata()
+		if err != nil {
+			return delivery{}, err
+		}
 		decoded, err := nats.Decode(m.Headers(), m.Data())
-		return delivery{decoded, m.Ack, m.Nak}, err
+		return delivery{decoded, m.Ack, m.Nak, about.NumDelivered > 1}, err
 	}
 }
 

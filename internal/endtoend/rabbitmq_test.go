@@ -191,7 +191,7 @@ func (s *subscriptionRabbitMQ) next(ctx context.Context) (delivery, error) {
 		}
 		m, err := rabbitmq.Decode(&d)
 		// One of many in hand that is given back alone would come behind the others.
-		return delivery{m, func() error { return d.Ack(false) }, func() error { return errAgain }}, err
+		return delivery{m, func() error { return d.Ack(false) }, func() error { return errAgain }, false}, err
 	}
 }
 

@@ -51,7 +51,7 @@ func (s *serverRedis) url() string { return s.address }
 
 // start returns when the server answers.
 func (s *serverRedis) start(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	s.cmd = exec.CommandContext(context.WithoutCancel(ctx), s.binary, s.args...)
 	if err := s.cmd.Start(); err != nil {
@@ -128,7 +128,7 @@ func (s *subscriptionRedis) next(ctx context.Context) (delivery, error) {
 		}
 		entry := got[0].Messages[0]
 		m, err := redis.Decode(entry.Values)
-		return delivery{m, func() error { return s.client.XAck(ctx, s.topic, "billing", entry.ID).Err() }, func() error { return errAgain }}, err
+		return delivery{m, func() error { return s.client.XAck(ctx, s.topic, "billing", entry.ID).Err() }, func() error { return errAgain }, false}, err
 	}
 }
 

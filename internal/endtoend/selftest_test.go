@@ -33,7 +33,10 @@ func TestBreakages(t *testing.T) {
 			e, b := engineNamed("sqlite"), brokerNamed(c.broker)
 			shop, billing, _ := e.databases(t)
 			r := newTrial(t, e, b, shop, billing, newPlan(seedOf(t), scale{orders: 4, calm: 60, storm: 90, faults: c.faults}))
-			r.broken, r.patience = c.broken, 4*time.Second
+			r.broken = c.broken
+			if c.want == "lost" {
+				r.patience = 4 * time.Second // what is lost is waited for in vain
+			}
 			found := r.run()
 			t.Logf("%s: %v", c.broken, found.all)
 			if !slices.Contains(found.kinds(), c.want) {

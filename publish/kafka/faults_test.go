@@ -75,7 +75,7 @@ func message(topic, key string) relay.Message {
 
 func publish(tb testing.TB, p relay.Publisher, ms ...relay.Message) []error {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
 	defer cancel()
 	return p.Publish(ctx, ms)
 }
@@ -245,7 +245,7 @@ func testLeadersMove(t *testing.T, c kafka.Config, options ...kfake.Opt) {
 			ms = append(ms, message(name, fmt.Sprintf("key-%d", i%keys)))
 		}
 		all = append(all, ms...)
-		for deadline := time.Now().Add(30 * time.Second); len(ms) > 0; {
+		for deadline := time.Now().Add(time.Minute); len(ms) > 0; {
 			var left []relay.Message
 			var last error
 			for i, err := range publish(t, p, ms...) {

@@ -242,7 +242,7 @@ func ends(ctx context.Context, k *kgo.Client, topic string) (map[int32]int64, er
 
 // records reads what is committed in a topic, from its beginning.
 func (r reader) records(ctx context.Context, topic string) ([]*kgo.Record, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	k, err := r.client(kgo.FetchMaxWait(100*time.Millisecond), kgo.KeepControlRecords())
 	if err != nil {

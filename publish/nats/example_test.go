@@ -109,7 +109,7 @@ func startServer() (address string, stop func()) {
 		log.Fatal(err)
 	}
 	s.Start()
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		log.Fatal("the server does not get ready")
 	}
 	return s.ClientURL(), func() {

@@ -55,7 +55,7 @@ func message(topic string) relay.Message {
 
 func publish(t *testing.T, p relay.Publisher, ms ...relay.Message) []error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	return p.Publish(ctx, ms)
 }

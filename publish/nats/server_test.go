@@ -81,7 +81,7 @@ func serve(text string) error {
 		return err
 	}
 	s.Start()
-	if !s.ReadyForConnections(20 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		return errors.New("the server does not get ready")
 	}
 	fmt.Println("ready")
@@ -186,7 +186,7 @@ func newTopic(ctx context.Context, js jetstream.JetStream, c jetstream.StreamCon
 
 // consume reads the whole stream of a topic.
 func consume(ctx context.Context, js jetstream.JetStream, topic string) ([]publishtest.Received, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	stream, err := js.Stream(ctx, topic[len("topic."):])
 	if err != nil {
@@ -201,7 +201,7 @@ func consume(ctx context.Context, js jetstream.JetStream, topic string) ([]publi
 		return nil, err
 	}
 	defer func() { _ = stream.DeleteConsumer(ctx, c.CachedInfo().Name) }()
-	batch, err := c.Fetch(n, jetstream.FetchMaxWait(4*time.Second))
+	batch, err := c.Fetch(n, jetstream.FetchMaxWait(20*time.Second))
 	if err != nil {
 		return nil, err
 	}

@@ -36,7 +36,7 @@ var orderScenarios = []Scenario{
 			p, stall, resume := t.stalling()
 			inSequence(t, p, func() {
 				stall()
-				time.Sleep(4 * shortCall)
+				time.Sleep(6 * shortCall)
 				resume()
 			})
 		},
@@ -180,7 +180,7 @@ func runStopsAtRefusal(t *trial) {
 	all, byKey := t.run(topic, 30, 3, 100)
 	const bad = 12 // of key-0
 	all[bad].Payload = make([]byte, t.target.TooLarge)
-	errs := t.publish(p, all...)
+	errs := t.undisturbed(p, all...)
 	for i, err := range errs {
 		switch after := i >= bad && all[i].Key == all[bad].Key; {
 		case i == bad && !relay.IsPermanent(err):

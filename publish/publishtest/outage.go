@@ -44,7 +44,7 @@ func downIsUnavailable(t *trial) {
 // unavailable waits until the publisher has noticed an outage and then looks at
 // what it says of it.
 func (t *trial) unavailable(p relay.Publisher, topic string) {
-	deadline := time.Now().Add(t.target.Patience)
+	deadline, lates := time.Now().Add(t.target.Patience), 0
 	for noticed := 0; noticed < 3; {
 		ctx, cancel := contextFor(t.ctx, callTimeout)
 		errs := t.call(ctx, p, t.messages(topic, 3)...)
@@ -64,10 +64,12 @@ func (t *trial) unavailable(p relay.Publisher, topic string) {
 				}
 			}
 		}
-		if all && late {
-			t.fail("the broker was down and Publish waited for the end of its context")
-		}
-		if all {
+		switch {
+		case all && late: // once may be the machine's doing
+			if lates++; lates > 1 {
+				t.fail("the broker was down and Publish waited for the end of its context")
+			}
+		case all:
 			noticed++
 		}
 	}

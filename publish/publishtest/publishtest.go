@@ -101,7 +101,7 @@ type Target struct {
 	// run all the same, and passing is a failure, so that the entry goes away.
 	Known map[string]string
 	// Patience is how long a scenario waits for something that must happen.
-	// Default: 30s.
+	// Default: one minute.
 	Patience time.Duration
 }
 
@@ -173,7 +173,7 @@ func (t *Target) lacks(needs []Need) string {
 	return ""
 }
 
-const defaultPatience = 30 * time.Second
+const defaultPatience = time.Minute
 
 func (t Target) withDefaults() (Target, error) {
 	if t.New == nil || t.Topic == nil || t.Consume == nil {

@@ -15,7 +15,7 @@ var refuseScenarios = []Scenario{
 			p, topic := t.publisher(), t.topic()
 			m := t.message(topic, "large")
 			m.ContentType, m.Payload = "application/octet-stream", make([]byte, t.target.TooLarge)
-			refused(t, t.publish(p, m)[0], "a message that is too large")
+			refused(t, t.undisturbed(p, m)[0], "a message that is too large")
 			next := t.message(topic, "large")
 			t.deliver(p, next)
 			t.awaitAll(topic, next)
@@ -40,7 +40,7 @@ var refuseScenarios = []Scenario{
 		Promise: "a message to a topic whose destination does not exist is refused for good, and the error names the topic and the remedy",
 		Needs:   []Need{Missing},
 		run: func(t *trial) {
-			err := t.publish(t.publisher(), t.message(t.target.Unknown, "key"))[0]
+			err := t.undisturbed(t.publisher(), t.message(t.target.Unknown, "key"))[0]
 			refused(t, err, "a message to an unknown topic")
 			for _, part := range []string{t.target.Unknown, t.target.Remedy} {
 				if err != nil && !strings.Contains(err.Error(), part) {
@@ -60,7 +60,7 @@ var refuseScenarios = []Scenario{
 		Promise: "a message that cannot be routed is refused for good, alone in its call",
 		Needs:   []Need{Astray},
 		run: func(t *trial) {
-			refused(t, t.publish(t.publisher(), t.message(t.target.Unroutable, "key"))[0], "a message that cannot be routed")
+			refused(t, t.undisturbed(t.publisher(), t.message(t.target.Unroutable, "key"))[0], "a message that cannot be routed")
 			failsAlone(t, t.topic(), t.message(t.target.Unroutable, "bad"))
 		},
 	},
@@ -86,7 +86,7 @@ func failsAlone(t *trial, topic string, bad relay.Message) {
 		ms := t.messages(topic, 3)
 		good = append(good, ms...)
 		call := append(append(append([]relay.Message(nil), ms[:at]...), bad), ms[at:]...)
-		for i, err := range t.publish(p, call...) {
+		for i, err := range t.undisturbed(p, call...) {
 			switch {
 			case i == at && !relay.IsPermanent(err):
 				t.errorf("message %d of the call, the bad one, was not refused for good: %v", i+1, err)

@@ -296,7 +296,7 @@ func TestBrokenPublishersAreFound(t *testing.T) {
 					continue
 				}
 				// What fails on a busy machine for want of time does not fail alone.
-				again, err := publishtest.Check(t.Context(), target(t, b, 20*time.Second), only(r.Name))
+				again, err := publishtest.Check(t.Context(), target(t, b, time.Minute), only(r.Name))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -319,7 +319,7 @@ func only(names ...string) *regexp.Regexp {
 
 func TestRun(t *testing.T) {
 	t.Parallel()
-	publishtest.Run(t, target(t, breach{}, 20*time.Second))
+	publishtest.Run(t, target(t, breach{}, time.Minute))
 }
 
 // Names are what people rerun and write into Known: unique, and of two parts.
@@ -338,7 +338,7 @@ func TestScenarios(t *testing.T) {
 
 // A target that offers little is told what it misses; Known inverts a scenario.
 func TestSkipsAndKnown(t *testing.T) {
-	full := target(t, breach{nilIsEmpty: true}, 20*time.Second)
+	full := target(t, breach{nilIsEmpty: true}, time.Minute)
 	full.Known = map[string]string{"Accept/NilIsNotEmpty": "issue 9", "Accept/PayloadIsExact": "issue 10"}
 	match := regexp.MustCompile("^Accept/(Nil|Payload)")
 	results, err := publishtest.Check(t.Context(), full, match)
@@ -552,7 +552,7 @@ func (k *broker) take(r *request) string {
 	k.seen[id] = true
 	if k.lazy {
 		k.fresh = append(k.fresh, *m)
-		time.AfterFunc(20*time.Millisecond, func() {
+		time.AfterFunc(100*time.Millisecond, func() { // a kill comes sooner
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			for _, m := range k.fresh {

@@ -75,7 +75,7 @@ func message(topic, key string) relay.Message {
 
 func publish(tb testing.TB, p relay.Publisher, ms ...relay.Message) []error {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
 	defer cancel()
 	return p.Publish(ctx, ms)
 }
@@ -378,20 +378,24 @@ func testAlarm(t *testing.T, b *broker) {
 		ms[i].Payload = make([]byte, 200_000) // more than the buffers on the way hold
 	}
 	for n := range 3 {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		limit := 2 * time.Second
+		if n > 0 {
+			limit = time.Minute // of which nothing is used
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		began := time.Now()
 		errs := p.Publish(ctx, ms)
-		took := time.Since(began)
+		took, over := time.Since(began), ctx.Err() != nil
 		cancel()
 		if err := errs[len(errs)-1]; !relay.IsUnavailable(err) || !strings.Contains(err.Error(), "blocks publishers") {
 			t.Errorf("call %d: %v, want it unavailable", n, err)
 		}
-		if took > 3*time.Second || n > 0 && took > time.Second {
+		if took > 30*time.Second || n > 0 && over {
 			t.Errorf("call %d took %v", n, took)
 		}
 	}
 	b.control(t, "set_vm_memory_high_watermark", "0.6")
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		err := errors.Join(publish(t, p, ms...)...)
 		if err == nil {
 			break
@@ -491,7 +495,7 @@ func testHungWrite(t *testing.T, b *broker) {
 	}
 	select {
 	case <-closed:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the connection was not closed")
 	}
 }

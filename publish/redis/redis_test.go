@@ -75,7 +75,7 @@ func message(topic string) relay.Message {
 
 func publish(t *testing.T, p relay.Publisher, ms ...relay.Message) []error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	return p.Publish(ctx, ms)
 }
@@ -162,7 +162,7 @@ func TestReplicas(t *testing.T) {
 	replica := newBroker(t, "--replicaof", fmt.Sprintf("127.0.0.1 %d", master.port))
 	p := connect(t, master, redis.Config{Replicas: 1, ReplicaTimeout: 300 * time.Millisecond})
 	topic := newTopic()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for { // until the replica has caught up
 		err := errors.Join(publish(t, p, message(topic), message(topic))...)
 		if err == nil {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -217,6 +218,10 @@ func TestOrderAcrossPublishers(t *testing.T) {
 
 // What one publisher does wrong is no harm to the messages of another.
 func TestMisbehaviourStaysApart(t *testing.T) {
+	synctest.Test(t, leavesBehind)
+}
+
+func leavesBehind(t *testing.T) {
 	good := &memory{}
 	hang := make(chan struct{})
 	defer close(hang)

@@ -191,7 +191,7 @@ func TestHalfOpenHTTP2(t *testing.T) {
 	if x.Orphan() == 0 {
 		t.Fatal("no connection is kept")
 	}
-	deadline := time.Now().Add(40 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		ctx, cancel := contextFor(t, 300*time.Millisecond)
 		err := first(p.Publish(ctx, messages(1)))

@@ -349,7 +349,7 @@ func TestEndlessAnswer(t *testing.T) {
 			}
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := first(open(t, s.URL, webhook.Config{}).Publish(ctx, messages(1))); err != nil {
 		t.Error(err)
@@ -395,14 +395,15 @@ func TestSlowAnswer(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})
-	began := time.Now()
-	for i, err := range open(t, s.URL, webhook.Config{}).Publish(t.Context(), messages(2)) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for i, err := range open(t, s.URL, webhook.Config{}).Publish(ctx, messages(2)) {
 		if err != nil {
 			t.Errorf("message %d: %v", i, err)
 		}
 	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("it took %v to throw an answer away", took)
+	if ctx.Err() != nil {
+		t.Error("the answer was thrown away at the end of the context")
 	}
 }
 
