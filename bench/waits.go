@@ -97,6 +97,8 @@ func slowPublisher(ctx context.Context, r *run) error {
 func (r *run) pollTimes(ctx context.Context, o *outbox.Outbox) ([]float64, error) {
 	var mu sync.Mutex
 	var took []float64
+	first, polled := context.WithTimeout(ctx, stalled)
+	defer polled()
 	stop, err := r.start(ctx, fleet{outbox: o, relays: 1, config: relay.Config{
 		PollMin: time.Millisecond, PollMax: time.Millisecond,
 		Observer: relay.ObserverFunc(func(e relay.Event) {
@@ -104,12 +106,14 @@ func (r *run) pollTimes(ctx context.Context, o *outbox.Outbox) ([]float64, error
 				mu.Lock()
 				defer mu.Unlock()
 				took = append(took, p.Took.Seconds()*1e6)
+				polled()
 			}
 		}),
 	}})
 	if err != nil {
 		return nil, err
 	}
+	<-first.Done() // however slow the machine is
 	wait(ctx, r.scale.polls)
 	if err := stop(); err != nil {
 		return nil, err
