@@ -154,13 +154,15 @@ func (r *run) fill(ctx context.Context, insert inserter, n, size int) error {
 	return context.Cause(ctx)
 }
 
-// inTx runs f in a transaction, again when the server undid it for a conflict.
+// inTx runs f in a transaction, again when the server undid it for a conflict, after a
+// short pause by chance: otherwise the same ones meet again.
 func (r *run) inTx(ctx context.Context, db *sql.DB, f func(tx *sql.Tx) error) error {
 	for try := 1; ; try++ {
 		err := once(ctx, db, f)
 		if err == nil || try == maxTries || ctx.Err() != nil || r.target.Dialect.Classify(err) != dialect.Conflict {
 			return err
 		}
+		wait(ctx, rand.N(time.Duration(try)*time.Millisecond))
 	}
 }
 
