@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"net/url"
@@ -80,6 +79,27 @@ func everyDatabase(t *testing.T, test func(t *testing.T, engine string, s *shell
 	}
 }
 
+// linesOf are the lines that a query returns.
+func linesOf(t *testing.T, db *sql.DB, statement string) (lines []string) {
+	t.Helper()
+	rows, err := db.QueryContext(t.Context(), statement)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close() //nolint:errcheck // read to the end
+	for rows.Next() {
+		var line string
+		if err := rows.Scan(&line); err != nil {
+			t.Fatal(err)
+		}
+		lines = append(lines, line)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
 // TestImport imports both layouts as docs/adopting.md says, with an interruption and a
 // relay in between.
 func TestImport(t *testing.T) {
@@ -109,25 +129,7 @@ func TestImport(t *testing.T) {
 		}
 		exec(`INSERT INTO messages VALUES (1000, 'orders', 'order-1', 'order.changed', '{}', 'sent')`)
 		for n, statement := range queries {
-			lines := func() []string {
-				t.Helper()
-				rows, err := db.QueryContext(t.Context(), statement)
-				if err != nil {
-					t.Fatal(err)
-				}
-				var all []string
-				for rows.Next() {
-					var line string
-					if err := rows.Scan(&line); err != nil {
-						t.Fatal(err)
-					}
-					all = append(all, line)
-				}
-				if err := errors.Join(rows.Err(), rows.Close()); err != nil { //nolint:sqlclosecheck // in a loop
-					t.Fatal(err)
-				}
-				return all
-			}
+			lines := func() []string { t.Helper(); return linesOf(t, db, statement) }
 			all := lines()
 			if len(all) != rows {
 				t.Fatalf("query %d finds %d rows", n, len(all))
@@ -211,23 +213,7 @@ func TestImportNumbers(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		rows, err := db.QueryContext(t.Context(), statement)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer rows.Close()
-		var lines []string
-		for rows.Next() {
-			var line string
-			if err := rows.Scan(&line); err != nil {
-				t.Fatal(err)
-			}
-			lines = append(lines, line)
-		}
-		if err := rows.Err(); err != nil {
-			t.Fatal(err)
-		}
-		s.ok(strings.Join(lines, "\n"), "enqueue")
+		s.ok(strings.Join(linesOf(t, db, statement), "\n"), "enqueue")
 		got := s.deliver()
 		ids := map[string]bool{}
 		for _, e := range got {
