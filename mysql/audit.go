@@ -95,7 +95,9 @@ func (s *store) ViewMessage(ctx context.Context, db dialect.DB, id [16]byte) (li
 		list, err = query(ctx, tx, func(m *dialect.Standing) []any {
 			return []any{
 				&m.State, &m.Lane, &m.Seq, &m.Topic, &m.Key, &m.Type, &m.Attempts, &m.Replay, &m.Reason,
-				microsColumn{&m.Age}, microsColumn{&m.Since}, nullMicrosColumn{&m.DueIn},
+				microsColumn{&m.Age},
+				microsColumn{&m.Since},
+				nullMicrosColumn{&m.DueIn},
 			}
 		}, s.sql.viewMessage, id[:], id[:], id[:])
 		return err

@@ -107,7 +107,9 @@ func (s *store) ViewMessage(ctx context.Context, db dialect.DB, id [16]byte) (li
 				textColumn{&m.Type},
 				&m.Attempts, &m.Replay,
 				textColumn{&m.Reason},
-				microsColumn{&m.Age}, microsColumn{&m.Since}, nullMicrosColumn{&m.DueIn},
+				microsColumn{&m.Age},
+				microsColumn{&m.Since},
+				nullMicrosColumn{&m.DueIn},
 			}
 		}, s.sql.viewMessage, id[:], id[:], id[:])
 		return err

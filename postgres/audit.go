@@ -71,7 +71,9 @@ func (s *store) ViewMessage(ctx context.Context, db dialect.DB, id [16]byte) ([]
 	return query(ctx, db, func(m *dialect.Standing) []any {
 		return []any{
 			&m.State, &m.Lane, &m.Seq, &m.Topic, &m.Key, &m.Type, &m.Attempts, &m.Replay, &m.Reason,
-			microsColumn{&m.Age}, microsColumn{&m.Since}, nullMicrosColumn{&m.DueIn},
+			microsColumn{&m.Age},
+			microsColumn{&m.Since},
+			nullMicrosColumn{&m.DueIn},
 		}
 	}, s.sql.viewMessage, uuidText(id))
 }
