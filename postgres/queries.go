@@ -176,6 +176,13 @@ SELECT n.key_hash, n.key, 0 FROM unnest($1::bigint[], $2::text[]) WITH ORDINALIT
 ORDER BY n.place
 ON CONFLICT (key_hash, key) DO UPDATE SET revision = 0 WHERE false`
 
+const unseenSQL = `
+-- Fails where the row of the key is there and the transaction's snapshot does not have
+-- it. Below REPEATABLE READ each statement has its own, and nothing is written.
+INSERT INTO {revision} (key_hash, key, revision)
+SELECT $1::bigint, $2::text, 0 WHERE current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+ON CONFLICT (key_hash, key) DO NOTHING`
+
 const lastRevisionSQL = `
 -- By the primary key.
 SELECT revision FROM {revision} WHERE key_hash = $1::bigint AND key = $2::text`
@@ -868,6 +875,7 @@ type statements struct {
 	purge, purgeable, claimPurge                 string
 	record, recorded, purgeInbox                 string
 	revise, reviseGiven, take, lastRevision      string
+	unseen                                       string
 	advance, beginProgress, progress             string
 	setProgress                                  string
 	writeAudit, audit                            string
@@ -891,7 +899,7 @@ func render(t dialect.Tables) statements {
 		fail: x(failSQL), failParked: x(failParkedSQL), hold: x(holdSQL), promote: x(promoteSQL),
 		stats: x(statsSQL), lockLane: x(lockLaneSQL), clock: clockSQL, purge: x(purgeSQL), purgeable: x(purgeableSQL), claimPurge: x(claimPurgeSQL),
 		record: x(recordSQL), recorded: x(recordedSQL), purgeInbox: x(purgeInboxSQL),
-		revise: x(reviseSQL), reviseGiven: x(reviseGivenSQL), take: x(takeSQL), lastRevision: x(lastRevisionSQL),
+		revise: x(reviseSQL), reviseGiven: x(reviseGivenSQL), take: x(takeSQL), unseen: x(unseenSQL), lastRevision: x(lastRevisionSQL),
 		advance: x(advanceSQL), beginProgress: x(beginProgressSQL), progress: x(progressSQL), setProgress: x(setProgressSQL),
 		writeAudit: x(writeAuditSQL), audit: x(auditSQL),
 		viewLanes: x(viewLanesSQL), viewDone: x(viewDoneSQL), viewReasons: x(viewReasonsSQL), viewMessage: x(viewMessageSQL),

@@ -770,6 +770,13 @@ ON CONFLICT (key_hash, key) DO UPDATE SET revision = 0 WHERE false
 -- By the primary key.
 SELECT revision FROM "outbox_revision" WHERE key_hash = $1::bigint AND key = $2::text
 
+-- unseen --
+-- Fails where the row of the key is there and the transaction's snapshot does not have
+-- it. Below REPEATABLE READ each statement has its own, and nothing is written.
+INSERT INTO "outbox_revision" (key_hash, key, revision)
+SELECT $1::bigint, $2::text, 0 WHERE current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+ON CONFLICT (key_hash, key) DO NOTHING
+
 -- advance --
 -- By the primary key. Waits for the row, then finds the revision in its newest version.
 WITH last AS (
