@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -510,6 +511,32 @@ func TestPayload(t *testing.T) {
 	}
 	if _, text, cut := ui.Payload(bytes.Repeat([]byte{0xff}, 1<<20), true); !cut || len(text) > 100<<10 {
 		t.Errorf("a mebibyte of bytes is shown as %d", len(text))
+	}
+}
+
+// TestDeepPayload is not indented where that took gigabytes: whoever enqueues decides how
+// deep it is.
+func TestDeepPayload(t *testing.T) {
+	nested := func(open, end string, depth int) string {
+		return strings.Repeat(open, depth) + "0" + strings.Repeat(end, depth)
+	}
+	for name, p := range map[string]struct {
+		payload string
+		kind    string
+	}{
+		"Deep":      {nested("[", "]", 9000), "text"},
+		"Long":      {nested("[", strings.Repeat(",0", 10)+"]", 2500), "text"},
+		"Brackets":  {nested(`["]\"]",`, "]", 5000), "text"},
+		"Object":    {nested(`{"a":`, "}", 100), "JSON, indented for reading"},
+		"InStrings": {`"` + strings.Repeat("[{", 1000) + `"`, "JSON, indented for reading"},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		kind, _, _ := ui.Payload([]byte(p.payload), true)
+		runtime.ReadMemStats(&after)
+		if allocated := after.TotalAlloc - before.TotalAlloc; kind != p.kind || allocated > 32<<20 {
+			t.Errorf("%s: %d bytes are shown as %s by allocating %d", name, len(p.payload), kind, allocated)
+		}
 	}
 }
 
