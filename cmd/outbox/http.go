@@ -24,6 +24,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 
 	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/dialect"
 	"github.com/outbox-suite/outbox/relay"
 	"github.com/outbox-suite/outbox/telemetry"
 )
@@ -71,7 +72,7 @@ func newSite(o *outbox.Outbox, log *slog.Logger, cfg telemetry.Config, quiet tim
 	if err != nil {
 		return nil, err
 	}
-	p := newPulse(quiet, workers)
+	p := newPulse(quiet, workers, func(err error) bool { return o.Dialect().Classify(err) == dialect.Conflict })
 	c := &checks{pulse: p, check: o.Check}
 	s := &site{
 		mux:      http.NewServeMux(),
@@ -150,6 +151,7 @@ func system(publish string) string {
 type pulse struct {
 	quiet   time.Duration // the longest time without an event that is no fault
 	workers int
+	waits   func(error) bool // for somebody's open transaction
 
 	mu       sync.Mutex
 	polled   bool
@@ -170,8 +172,8 @@ const (
 	failsEvery = 2 * time.Minute
 )
 
-func newPulse(quiet time.Duration, workers int) *pulse {
-	return &pulse{quiet: quiet, workers: workers, dispatch: time.Now(), lanes: make(map[int]time.Time), failing: make(map[string]spell)}
+func newPulse(quiet time.Duration, workers int, waits func(error) bool) *pulse {
+	return &pulse{quiet: quiet, workers: workers, waits: waits, dispatch: time.Now(), lanes: make(map[int]time.Time), failing: make(map[string]spell)}
 }
 
 // Observe notes who did something.
@@ -186,22 +188,28 @@ func (p *pulse) Observe(e relay.Event) {
 		if e.Op == "poll" || e.Op == "claim" {
 			p.dispatch = time.Now()
 		}
-		// Surfacing waits for whoever has a transaction open, which is no fault, and
-		// the others have their own signs.
 		switch e.Op {
 		case "poll", "claim", "read due", "read ready":
 			p.failed(e.Op)
+		case "surface":
+			// Whoever has a transaction open is waited for, which is no fault. Any other
+			// error ends the turn before it reads.
+			if !p.waits(e.Err) {
+				p.failed(e.Op)
+			}
+		default: // they have their own signs
 		}
 	case relay.Claimed:
 		delete(p.failing, "claim")
 		p.lanes[e.Lane] = time.Now()
 	case relay.Surfaced:
+		delete(p.failing, "surface")
 		p.lanes[e.Lane] = time.Now()
 	case relay.Attempted:
 		p.lanes[e.Lane] = time.Now()
 	case relay.Settled:
 		p.lanes[e.Lane] = time.Now()
-		for _, step := range []string{"settle", "read due", "read ready"} {
+		for _, step := range []string{"settle", "surface", "read due", "read ready"} {
 			delete(p.failing, step)
 		}
 	case relay.SettleRetried:

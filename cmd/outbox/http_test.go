@@ -198,7 +198,7 @@ func TestReady(t *testing.T) {
 
 // The answer says nothing of what a driver's error tells.
 func TestReadyHidesTheError(t *testing.T) {
-	c := &checks{pulse: newPulse(time.Minute, 4), check: func(context.Context) error { return errors.New("dial tcp 10.1.2.3: user ann") }}
+	c := &checks{pulse: newPulse(time.Minute, 4, nil), check: func(context.Context) error { return errors.New("dial tcp 10.1.2.3: user ann") }}
 	if got := c.database(t.Context()); got != "the database does not answer" {
 		t.Errorf("got %q", got)
 	}
@@ -226,7 +226,7 @@ func TestPulse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPulse(quiet, 2)
+				p := newPulse(quiet, 2, nil)
 				for _, e := range test.events {
 					if e == nil {
 						time.Sleep(quiet)
@@ -248,9 +248,10 @@ func TestPulse(t *testing.T) {
 
 // What fails again and again makes the relay not ready, though it polls.
 func TestPulseFailure(t *testing.T) {
-	denied := errors.New("permission denied")
+	denied, waiting := errors.New("permission denied"), errors.New("lock timeout")
 	type events = []relay.Event // 20 s apart
 	claim, settle := relay.Erred{Op: "claim", Err: denied}, relay.SettleRetried{Lane: 1, Err: denied}
+	surface, waits := relay.Erred{Op: "surface", Err: denied}, relay.Erred{Op: "surface", Err: waiting}
 	for name, test := range map[string]struct {
 		events events
 		want   string
@@ -262,12 +263,15 @@ func TestPulseFailure(t *testing.T) {
 		"not for long":     {events{claim, relay.Polled{}}, ""},
 		"a lane is had":    {events{claim, claim, relay.Claimed{}, claim}, ""},
 		"settled again":    {events{settle, settle, relay.Settled{Lane: 2}, settle}, ""},
-		"others' business": {events{relay.Erred{Op: "surface"}, relay.Erred{Op: "surface"}, relay.Erred{Op: "surface"}}, ""},
+		"others' business": {events{waits, waits, waits}, ""},
+		"surfacing":        {events{surface, relay.Claimed{}, surface, waits}, "failed to surface for"},
+		"surfaced again":   {events{surface, surface, relay.Surfaced{}, surface}, ""},
+		"purges":           {events{relay.Erred{Op: "purge", Err: denied}, relay.Erred{Op: "purge", Err: denied}, relay.Polled{}}, ""},
 		"long ago":         {events{claim, claim, claim, nil, nil, nil, nil, nil, nil, nil}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPulse(time.Hour, 2)
+				p := newPulse(time.Hour, 2, func(err error) bool { return errors.Is(err, waiting) })
 				for _, e := range test.events {
 					if e != nil {
 						p.Observe(e)
