@@ -413,6 +413,7 @@ func TestSelection(t *testing.T) {
 		"/parked?id=x": 400, "/parked?state=odd": 400, "/parked?after=x": 400, "/parked?after=-1": 400, "/audit?before=x": 400,
 		"/parked/0": 404, "/parked/x": 404, "/parked/7": 404, "/parked/-1": 404, "/nothing": 404, "/act/purge?all=1": 404, "/act/odd": 404,
 		"/act/requeue": 400, "/act/discard?topic=": 400, "/act/replay?limit=3": 400, "/act/replay?since=x": 400, "/act/replay?since=1h&until=2h": 400,
+		"/parked?key=%00": 400, "/parked?type=a%ff": 400, "/act/requeue?topic=%c3": 400, "/parked?key=%c3%a4": 200,
 		"/act/replay?all=1&state=dead": 400, "/act/requeue?all=1&limit=0": 400, "/act/requeue?all=1": 200, "/act/replay?all=1": 200, "/act/replay?since=2h&until=1h": 200,
 	} {
 		if status, _, text := c.ask(http.MethodGet, path, ""); status != want {
