@@ -997,7 +997,8 @@ SELECT key_hash, count(*) FROM gone GROUP BY key_hash
 -- does, and locks no lane. A message that was done more than once is replayed
 -- once, with a count above that of all its rows (by done_id), so that no replay
 -- is taken for an earlier one. What waits already is passed over, by ready's index on
--- id and by parked_id.
+-- id and by parked_id; looked for, since a row that is leaving ready, with the count that
+-- would be given here, is no conflict any more once it has left.
 WITH batch AS MATERIALIZED (
     SELECT d.done_at, d.pos, d.lane, d.id, d.topic, d.key, d.key_hash, d.type, d.content_type, d.payload, d.headers, d.created_at, d.revision
     FROM "Odd ""x"""."order_done" AS d
@@ -1024,6 +1025,7 @@ WITH batch AS MATERIALIZED (
         1 + (SELECT max(o.replay) FROM "Odd ""x"""."order_done" AS o WHERE o.id = b.id)
     FROM batch AS b
     WHERE NOT EXISTS (SELECT FROM "Odd ""x"""."order_parked" AS p WHERE p.id = b.id)
+      AND NOT EXISTS (SELECT FROM "Odd ""x"""."order" AS r WHERE r.id = b.id)
     ORDER BY b.done_at, b.pos
     ON CONFLICT (id) DO NOTHING
     RETURNING id
