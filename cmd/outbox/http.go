@@ -54,7 +54,7 @@ type site struct {
 }
 
 // newSite makes the site of a relay of o. The relay must be given its observer.
-func newSite(o *outbox.Outbox, log *slog.Logger, cfg telemetry.Config, quiet time.Duration, workers int) (*site, error) {
+func newSite(o *outbox.Outbox, log *slog.Logger, cfg telemetry.Config, quiet, between time.Duration, workers int) (*site, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewDBStatsCollector(o.DB(), "outbox"))
@@ -72,7 +72,7 @@ func newSite(o *outbox.Outbox, log *slog.Logger, cfg telemetry.Config, quiet tim
 	if err != nil {
 		return nil, err
 	}
-	p := newPulse(quiet, workers, func(err error) bool { return o.Dialect().Classify(err) == dialect.Conflict })
+	p := newPulse(quiet, between, workers, func(err error) bool { return o.Dialect().Classify(err) == dialect.Conflict })
 	c := &checks{pulse: p, check: o.Check}
 	s := &site{
 		mux:      http.NewServeMux(),
@@ -150,6 +150,7 @@ func system(publish string) string {
 // pulse knows from a relay's events whether it gets on.
 type pulse struct {
 	quiet   time.Duration // the longest time without an event that is no fault
+	between time.Duration // the longest time between two failures of one spell
 	workers int
 	waits   func(error) bool // for somebody's open transaction
 
@@ -167,13 +168,13 @@ type spell struct{ first, last time.Time }
 const (
 	// failsFor is how long a step may fail before the relay is not ready.
 	failsFor = 30 * time.Second
-	// failsEvery is the longest time between two failures of one spell: the longest
-	// pause after an error, and the time that the next try may take.
+	// failsEvery is the longest time between two failures of one spell, but for what the
+	// flags make longer: the pause after an error, and the time that the next try may take.
 	failsEvery = 2 * time.Minute
 )
 
-func newPulse(quiet time.Duration, workers int, waits func(error) bool) *pulse {
-	return &pulse{quiet: quiet, workers: workers, waits: waits, dispatch: time.Now(), lanes: make(map[int]time.Time), failing: make(map[string]spell)}
+func newPulse(quiet, between time.Duration, workers int, waits func(error) bool) *pulse {
+	return &pulse{quiet: quiet, between: between, workers: workers, waits: waits, dispatch: time.Now(), lanes: make(map[int]time.Time), failing: make(map[string]spell)}
 }
 
 // Observe notes who did something.
@@ -228,7 +229,7 @@ func (p *pulse) Observe(e relay.Event) {
 // failed notes that a step did.
 func (p *pulse) failed(step string) {
 	s, now := p.failing[step], time.Now()
-	if now.Sub(s.last) > failsEvery {
+	if now.Sub(s.last) > p.between {
 		s.first = now
 	}
 	s.last = now
@@ -241,7 +242,7 @@ func (p *pulse) failure() string {
 	defer p.mu.Unlock()
 	for _, step := range slices.Sorted(maps.Keys(p.failing)) {
 		s := p.failing[step]
-		if s.last.Sub(s.first) >= failsFor && time.Since(s.last) < failsEvery {
+		if s.last.Sub(s.first) >= failsFor && time.Since(s.last) < p.between {
 			return fmt.Sprintf("the relay has failed to %s for %v: see its log", step, time.Since(s.first).Round(time.Second))
 		}
 	}

@@ -162,7 +162,7 @@ func ask(t *testing.T, s *site, path string) (int, string) {
 
 func TestReady(t *testing.T) {
 	ob := outboxtest.New(t, outbox.Config{})
-	s, err := newSite(ob, slog.New(slog.DiscardHandler), telemetry.Config{}, time.Minute, 4)
+	s, err := newSite(ob, slog.New(slog.DiscardHandler), telemetry.Config{}, time.Minute, failsEvery, 4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +198,7 @@ func TestReady(t *testing.T) {
 
 // The answer says nothing of what a driver's error tells.
 func TestReadyHidesTheError(t *testing.T) {
-	c := &checks{pulse: newPulse(time.Minute, 4, nil), check: func(context.Context) error { return errors.New("dial tcp 10.1.2.3: user ann") }}
+	c := &checks{pulse: newPulse(time.Minute, failsEvery, 4, nil), check: func(context.Context) error { return errors.New("dial tcp 10.1.2.3: user ann") }}
 	if got := c.database(t.Context()); got != "the database does not answer" {
 		t.Errorf("got %q", got)
 	}
@@ -226,7 +226,7 @@ func TestPulse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPulse(quiet, 2, nil)
+				p := newPulse(quiet, failsEvery, 2, nil)
 				for _, e := range test.events {
 					if e == nil {
 						time.Sleep(quiet)
@@ -271,7 +271,7 @@ func TestPulseFailure(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPulse(time.Hour, 2, func(err error) bool { return errors.Is(err, waiting) })
+				p := newPulse(time.Hour, failsEvery, 2, func(err error) bool { return errors.Is(err, waiting) })
 				for _, e := range test.events {
 					if e != nil {
 						p.Observe(e)
@@ -284,6 +284,21 @@ func TestPulseFailure(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What hangs for as long as a long lease before it fails is one spell all the same.
+func TestPulseFailsSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lease = 5 * time.Minute
+		p := newPulse(time.Hour, failsEvery+lease, 2, nil)
+		for range 3 {
+			p.Observe(relay.Erred{Op: "read ready"})
+			time.Sleep(lease)
+		}
+		if got := p.failure(); !strings.Contains(got, "failed to read ready for 15m") {
+			t.Errorf("failure: %q", got)
+		}
+	})
 }
 
 func TestSystem(t *testing.T) {
