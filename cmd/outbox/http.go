@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -90,10 +92,41 @@ func newSite(o *outbox.Outbox, log *slog.Logger, cfg telemetry.Config, quiet, be
 	// No WriteTimeout: an action of the page that takes longer would end without an answer.
 	s.http = &http.Server{
 		BaseContext: func(net.Listener) context.Context { return requests },
-		Handler:     s.mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler:     withBody(s.mux), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	return s, nil
+}
+
+const (
+	// mostBody is more than any form that is sent here.
+	mostBody = 64 << 10
+	// bodyTimeout is how long a body may take.
+	bodyTimeout = 5 * time.Second
+)
+
+// withBody reads a request's body before next sees it, within bodyTimeout. A server waits
+// for what was announced even where nobody wants it, for ever without a ReadTimeout, and
+// with one it would end the contexts of actions that take longer.
+func withBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body == nil || r.Body == http.NoBody {
+			next.ServeHTTP(w, r)
+			return
+		}
+		control := http.NewResponseController(w)
+		_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // every connection of a server has one
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostBody))
+		if err != nil {
+			// The deadline stays, and ends the wait for the rest.
+			w.Header().Set("Connection", "close")
+			http.Error(w, "The request's body is too large, or did not arrive in time.", http.StatusBadRequest)
+			return
+		}
+		_ = control.SetReadDeadline(time.Time{})
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		next.ServeHTTP(w, r)
+	})
 }
 
 func meterProvider(registry *prometheus.Registry) (*sdkmetric.MeterProvider, error) {

@@ -301,6 +301,52 @@ func TestPulseFailsSlowly(t *testing.T) {
 	})
 }
 
+// pipes is a listener of connections in memory.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+// A body that does not come keeps no connection, and one that came ends no action.
+func TestWithBody(t *testing.T) {
+	for name, test := range map[string]struct{ sent, want string }{
+		"none":      {"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", " 200 "},
+		"missing":   {"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n", " 400 "},
+		"cut short": {"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nwhy", " 400 "},
+		"chunked":   {"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nwhy\r\n", " 400 "},
+		"too large": {"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999\r\n\r\n" + strings.Repeat("x", mostBody+1), " 400 "},
+		"whole":     {"POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 3\r\n\r\nwhy", " 200 "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := &http.Server{ReadHeaderTimeout: time.Second, Handler: withBody(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					time.Sleep(10 * bodyTimeout) // an action
+					if body, err := io.ReadAll(r.Body); err != nil || string(body) != "why" && r.Method == http.MethodPost || r.Context().Err() != nil {
+						w.WriteHeader(http.StatusTeapot)
+					}
+				}))}
+				listener := make(pipes)
+				go func() { _ = server.Serve(listener) }()
+				client, conn := net.Pipe()
+				defer client.Close()
+				listener <- conn
+				close(listener)
+				go func() { _, _ = io.WriteString(client, test.sent) }()
+				answer, err := io.ReadAll(client)
+				if line, _, _ := strings.Cut(string(answer), "\n"); err != nil || !strings.Contains(line, test.want) {
+					t.Errorf("answered %q, %v", line, err)
+				}
+			})
+		})
+	}
+}
+
 func TestSystem(t *testing.T) {
 	for url, want := range map[string]string{
 		"stdout:": "stdout", "file:x": "file", "HTTPS://h": "webhook", "nats://h": "nats", "tls://h": "nats",
