@@ -790,6 +790,13 @@ const doneSQL = `
 SELECT c.relkind = 'p', pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner), pg_get_userbyid(c.relowner) = current_user
 FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass($1::text)`
 
+const doneAheadSQL = `
+-- The last time in done, if it is none of the days up to today (UTC), by the end of its
+-- primary key. To attach a table with such a row fails.
+SELECT done_at::text FROM {done}
+WHERE done_at >= (date_trunc('day', statement_timestamp() AT TIME ZONE 'UTC') + interval '1 day') AT TIME ZONE 'UTC'
+ORDER BY done_at DESC LIMIT 1`
+
 const grantsSQL = `
 -- The privileges on a table and its columns, as statements.
 SELECT format('GRANT %s%s ON %s TO %s%s', a.privilege_type, a.of, $1::text,
@@ -877,7 +884,7 @@ type statements struct {
 	purge, purgeable, claimPurge                 string
 	record, recorded, purgeInbox                 string
 	revise, reviseGiven, take, lastRevision      string
-	unseen                                       string
+	unseen, doneAhead                            string
 	advance, beginProgress, progress             string
 	setProgress                                  string
 	writeAudit, audit                            string
@@ -901,7 +908,7 @@ func render(t dialect.Tables) statements {
 		fail: x(failSQL), failParked: x(failParkedSQL), hold: x(holdSQL), promote: x(promoteSQL),
 		stats: x(statsSQL), lockLane: x(lockLaneSQL), clock: clockSQL, purge: x(purgeSQL), purgeable: x(purgeableSQL), claimPurge: x(claimPurgeSQL),
 		record: x(recordSQL), recorded: x(recordedSQL), purgeInbox: x(purgeInboxSQL),
-		revise: x(reviseSQL), reviseGiven: x(reviseGivenSQL), take: x(takeSQL), unseen: x(unseenSQL), lastRevision: x(lastRevisionSQL),
+		revise: x(reviseSQL), reviseGiven: x(reviseGivenSQL), take: x(takeSQL), unseen: x(unseenSQL), doneAhead: x(doneAheadSQL), lastRevision: x(lastRevisionSQL),
 		advance: x(advanceSQL), beginProgress: x(beginProgressSQL), progress: x(progressSQL), setProgress: x(setProgressSQL),
 		writeAudit: x(writeAuditSQL), audit: x(auditSQL),
 		viewLanes: x(viewLanesSQL), viewDone: x(viewDoneSQL), viewReasons: x(viewReasonsSQL), viewMessage: x(viewMessageSQL),

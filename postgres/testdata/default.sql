@@ -777,6 +777,13 @@ INSERT INTO "outbox_revision" (key_hash, key, revision)
 SELECT $1::bigint, $2::text, 0 WHERE current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
 ON CONFLICT (key_hash, key) DO NOTHING
 
+-- doneAhead --
+-- The last time in done, if it is none of the days up to today (UTC), by the end of its
+-- primary key. To attach a table with such a row fails.
+SELECT done_at::text FROM "outbox_done"
+WHERE done_at >= (date_trunc('day', statement_timestamp() AT TIME ZONE 'UTC') + interval '1 day') AT TIME ZONE 'UTC'
+ORDER BY done_at DESC LIMIT 1
+
 -- advance --
 -- By the primary key. Waits for the row, then finds the revision in its newest version.
 WITH last AS (
