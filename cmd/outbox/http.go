@@ -238,16 +238,16 @@ func (p *pulse) Observe(e relay.Event) {
 		p.lanes[e.Lane] = time.Now()
 	case relay.Surfaced:
 		delete(p.failing, "surface")
-		p.lanes[e.Lane] = time.Now()
+		p.moved(e.Lane)
 	case relay.Attempted:
-		p.lanes[e.Lane] = time.Now()
+		p.moved(e.Lane)
 	case relay.Settled:
-		p.lanes[e.Lane] = time.Now()
+		p.moved(e.Lane)
 		for _, step := range []string{"settle", "surface", "read due", "read ready"} {
 			delete(p.failing, step)
 		}
 	case relay.SettleRetried:
-		p.lanes[e.Lane] = time.Now()
+		p.moved(e.Lane)
 		p.failed("settle")
 	case relay.Released:
 		delete(p.lanes, e.Lane)
@@ -256,6 +256,14 @@ func (p *pulse) Observe(e relay.Event) {
 		delete(p.lanes, e.Lane)
 	case relay.Stopping:
 		p.stopping = true
+	}
+}
+
+// moved notes that something happened in a lane, unless it is lost: the calls of the
+// publisher that a lost lease has ended come back after it, and no release does.
+func (p *pulse) moved(lane int) {
+	if _, ours := p.lanes[lane]; ours {
+		p.lanes[lane] = time.Now()
 	}
 }
 

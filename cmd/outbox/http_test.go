@@ -220,6 +220,9 @@ func TestPulse(t *testing.T) {
 		"settles go on":   {[]relay.Event{relay.Claimed{Lane: 3}, nil, relay.SettleRetried{Lane: 3}, relay.Polled{}}, ""},
 		"a lane released": {[]relay.Event{relay.Claimed{Lane: 3}, relay.Released{Lane: 3}, nil, relay.Polled{}}, ""},
 		"a lane lost":     {[]relay.Event{relay.Claimed{Lane: 3}, relay.LeaseLost{Lane: 3}, nil, relay.Polled{}}, ""},
+		"a call comes back from a lost lane": {[]relay.Event{
+			relay.Claimed{Lane: 3}, relay.LeaseLost{Lane: 3}, relay.Attempted{Lane: 3}, relay.SettleRetried{Lane: 3}, nil, relay.Polled{},
+		}, ""},
 		"all busy": {[]relay.Event{
 			relay.Claimed{Lane: 1}, relay.Claimed{Lane: 2}, nil, relay.Settled{Lane: 1}, relay.Settled{Lane: 2},
 		}, ""},
