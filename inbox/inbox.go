@@ -143,9 +143,11 @@ func (in *Inbox) Check(ctx context.Context, db *sql.DB) error {
 // well as from the commit, make Handle run the transaction again, Config.Tries
 // times in all, after short random pauses: f must expect to run more than once
 // and keep nothing of an earlier run. When the outcome of the commit is unknown,
-// because the connection broke, Handle reads back what became of it; if it cannot
-// find out, the error is of class [dialect.OutcomeUnknown]. After any error the
-// message may be handed in again: whatever happened is recognised then.
+// because the connection broke, Handle reads back what became of it, and cannot tell
+// its own record from that of a call that handled the same message in that moment:
+// then both say handled, for one effect. If it cannot find out, the error is of class
+// [dialect.OutcomeUnknown]. After any error the message may be handed in again: whatever
+// happened is recognised then.
 //
 // An empty, over-long or malformed consumer or message id is refused with an
 // [*outbox.InvalidError].

@@ -375,6 +375,44 @@ func TestReplay(t *testing.T) {
 	})
 }
 
+// TestReplayBesideItsSettle has an operator replay what an earlier replay has made ready
+// while that leaves ready: no two of an id are the same replay.
+func TestReplayBesideItsSettle(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		leaving := map[string]string{
+			"published": `WITH gone AS (DELETE FROM {ready} RETURNING *)
+				INSERT INTO {done} (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, replay, attempts, outcome)
+				SELECT lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, replay, 1, 'published' FROM gone`,
+			"parked": `WITH gone AS (DELETE FROM {ready} RETURNING *)
+				INSERT INTO {parked} (lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, replay, state)
+				SELECT lane, seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, replay, 'dead' FROM gone`,
+		}
+		for how, statement := range leaving {
+			f.clear()
+			f.insert(message("a", ""))
+			f.exec(leaving["published"])
+			n, _, err := f.store.Replay(t.Context(), f.db, dialect.Filter{All: true}, nil, 100)
+			f.ok(err)
+			f.is("replayed", n, 1)
+			tx, pid := f.begin()
+			_, err = tx.ExecContext(t.Context(), f.sql(statement))
+			f.ok(err)
+			second := make(chan error, 1)
+			go func() {
+				_, _, err := f.store.Replay(t.Context(), f.db, dialect.Filter{All: true}, nil, 100)
+				second <- err
+			}()
+			f.await("a replay that waits or has ended", func() bool {
+				return len(second) > 0 || f.count(`SELECT count(*) FROM pg_stat_activity WHERE $1::int = ANY (pg_blocking_pids(pid))`, pid) > 0
+			})
+			f.ok(tx.Commit())
+			f.ok(<-second)
+			f.is(how+": first replays", f.count(`SELECT count(*) FROM (
+				SELECT replay FROM {ready} UNION ALL SELECT replay FROM {parked} UNION ALL SELECT replay FROM {done}) AS x WHERE replay = 1`), 1)
+		}
+	})
+}
+
 // TestReplayBounds selects by age.
 func TestReplayBounds(t *testing.T) {
 	onEach(t, func(t *testing.T, f *fixture) {

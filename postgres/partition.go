@@ -56,6 +56,14 @@ func (s *store) PartitionDone(ctx context.Context, db dialect.DB) (bool, error) 
 		case done.partitioned:
 			return false, nil
 		}
+		ahead, err := query(ctx, tx, one[string], s.sql.doneAhead)
+		if err != nil {
+			return false, err
+		}
+		if len(ahead) > 0 {
+			return false, fmt.Errorf("table %s has messages that were settled after today (UTC), by a clock that was ahead, the last at %s: run it again when that day has come, or delete them before",
+				s.name("{done}"), ahead[0])
+		}
 		grants, err := query(ctx, tx, one[string], grantsSQL, s.name("{done}"))
 		if err != nil {
 			return false, err

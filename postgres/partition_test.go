@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,6 +105,24 @@ func TestPartitions(t *testing.T) {
 		kept, err = p.KeepPartitions(t.Context(), f.db, 0)
 		f.ok(err)
 		f.is("kept", kept, dialect.Partitions{Partitioned: true, Made: 1})
+	})
+}
+
+// TestPartitionsAfterAClockAhead says why a table with times to come stays as it is, and
+// takes it when they are gone.
+func TestPartitionsAfterAClockAhead(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		f.utc()
+		p := f.store.(dialect.Partitioner)
+		f.done(`current_date + interval '1 day'`, 1)
+		f.done(`current_date + interval '1 day' - interval '1 microsecond'`, 1)
+		did, err := p.PartitionDone(t.Context(), f.db)
+		if did || err == nil || !strings.Contains(err.Error(), "a clock that was ahead, the last at "+f.day(1)) || postgres.New().Classify(err) != dialect.Other {
+			t.Errorf("got (%t, %v)", did, err)
+		}
+		f.exec(`DELETE FROM {done} WHERE done_at >= current_date + interval '1 day'`)
+		f.partition()
+		f.is("done", f.count(`SELECT count(*) FROM {done}`), 1)
 	})
 }
 

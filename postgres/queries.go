@@ -176,6 +176,13 @@ SELECT n.key_hash, n.key, 0 FROM unnest($1::bigint[], $2::text[]) WITH ORDINALIT
 ORDER BY n.place
 ON CONFLICT (key_hash, key) DO UPDATE SET revision = 0 WHERE false`
 
+const unseenSQL = `
+-- Fails where the row of the key is there and the transaction's snapshot does not have
+-- it. Below REPEATABLE READ each statement has its own, and nothing is written.
+INSERT INTO {revision} (key_hash, key, revision)
+SELECT $1::bigint, $2::text, 0 WHERE current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+ON CONFLICT (key_hash, key) DO NOTHING`
+
 const lastRevisionSQL = `
 -- By the primary key.
 SELECT revision FROM {revision} WHERE key_hash = $1::bigint AND key = $2::text`
@@ -616,7 +623,8 @@ const replaySQL = `
 -- does, and locks no lane. A message that was done more than once is replayed
 -- once, with a count above that of all its rows (by done_id), so that no replay
 -- is taken for an earlier one. What waits already is passed over, by ready's index on
--- id and by parked_id.
+-- id and by parked_id; looked for, since a row that is leaving ready, with the count that
+-- would be given here, is no conflict any more once it has left.
 WITH batch AS MATERIALIZED (
     SELECT d.done_at, d.pos, d.lane, d.id, d.topic, d.key, d.key_hash, d.type, d.content_type, d.payload, d.headers, d.created_at, d.revision
     FROM {done} AS d` + chosenToReplay + `
@@ -626,6 +634,7 @@ WITH batch AS MATERIALIZED (
         1 + (SELECT max(o.replay) FROM {done} AS o WHERE o.id = b.id)
     FROM batch AS b
     WHERE NOT EXISTS (SELECT FROM {parked} AS p WHERE p.id = b.id)
+      AND NOT EXISTS (SELECT FROM {ready} AS r WHERE r.id = b.id)
     ORDER BY b.done_at, b.pos
     ON CONFLICT (id) DO NOTHING
     RETURNING id
@@ -781,6 +790,13 @@ const doneSQL = `
 SELECT c.relkind = 'p', pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner), pg_get_userbyid(c.relowner) = current_user
 FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass($1::text)`
 
+const doneAheadSQL = `
+-- The last time in done, if it is none of the days up to today (UTC), by the end of its
+-- primary key. To attach a table with such a row fails.
+SELECT done_at::text FROM {done}
+WHERE done_at >= (date_trunc('day', statement_timestamp() AT TIME ZONE 'UTC') + interval '1 day') AT TIME ZONE 'UTC'
+ORDER BY done_at DESC LIMIT 1`
+
 const grantsSQL = `
 -- The privileges on a table and its columns, as statements.
 SELECT format('GRANT %s%s ON %s TO %s%s', a.privilege_type, a.of, $1::text,
@@ -868,6 +884,7 @@ type statements struct {
 	purge, purgeable, claimPurge                 string
 	record, recorded, purgeInbox                 string
 	revise, reviseGiven, take, lastRevision      string
+	unseen, doneAhead                            string
 	advance, beginProgress, progress             string
 	setProgress                                  string
 	writeAudit, audit                            string
@@ -891,7 +908,7 @@ func render(t dialect.Tables) statements {
 		fail: x(failSQL), failParked: x(failParkedSQL), hold: x(holdSQL), promote: x(promoteSQL),
 		stats: x(statsSQL), lockLane: x(lockLaneSQL), clock: clockSQL, purge: x(purgeSQL), purgeable: x(purgeableSQL), claimPurge: x(claimPurgeSQL),
 		record: x(recordSQL), recorded: x(recordedSQL), purgeInbox: x(purgeInboxSQL),
-		revise: x(reviseSQL), reviseGiven: x(reviseGivenSQL), take: x(takeSQL), lastRevision: x(lastRevisionSQL),
+		revise: x(reviseSQL), reviseGiven: x(reviseGivenSQL), take: x(takeSQL), unseen: x(unseenSQL), doneAhead: x(doneAheadSQL), lastRevision: x(lastRevisionSQL),
 		advance: x(advanceSQL), beginProgress: x(beginProgressSQL), progress: x(progressSQL), setProgress: x(setProgressSQL),
 		writeAudit: x(writeAuditSQL), audit: x(auditSQL),
 		viewLanes: x(viewLanesSQL), viewDone: x(viewDoneSQL), viewReasons: x(viewReasonsSQL), viewMessage: x(viewMessageSQL),

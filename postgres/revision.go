@@ -59,7 +59,8 @@ func (s *store) Revise(ctx context.Context, tx dialect.Tx, messages []dialect.Me
 }
 
 // refused finds the run that is not the next, the first one that may be it where the
-// transaction cannot read.
+// transaction cannot read. A row that was made after the transaction's snapshot is a
+// conflict: what the run would be is not known here.
 func (s *store) refused(ctx context.Context, tx dialect.Tx, runs []dialect.Run) (*dialect.Refusal, error) {
 	for i := range runs {
 		if runs[i].First == 0 {
@@ -71,7 +72,12 @@ func (s *store) refused(ctx context.Context, tx dialect.Tx, runs []dialect.Run) 
 			return &dialect.Refusal{Run: i}, nil
 		case err != nil:
 			return nil, err
-		case runs[i].First != last.V+1:
+		case !last.Valid:
+			if err := run(ctx, tx, s.sql.unseen, runs[i].KeyHash, runs[i].Key); err != nil {
+				return nil, err
+			}
+		}
+		if runs[i].First != last.V+1 {
 			last.Valid = true
 			return &dialect.Refusal{Run: i, Last: last}, nil
 		}

@@ -146,8 +146,8 @@ func TestReviseIsolated(t *testing.T) {
 		reviser := f.store.(dialect.Reviser)
 		for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable} {
 			for _, known := range []bool{false, true} {
-				for _, first := range []int64{0, 1} {
-					key := keyIn(int(first) + 2*int(level) + map[bool]int{true: 10}[known])
+				for _, first := range []int64{0, 1, 2, 3} { // 2 and 3 are the next behind b
+					key := keyIn(int(first) + 4*int(level) + map[bool]int{true: 100}[known])
 					if known {
 						f.ok(f.revise(message("a", key)))
 					}

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -166,6 +167,11 @@ func searchOf(q url.Values) (search, error) {
 		return failure{http.StatusBadRequest, "The " + field + " cannot be read", advice}
 	}
 	s.filter = outbox.Filter{Key: s.Key, EmptyKey: s.EmptyKey && s.Key == "", Topic: s.Topic, Type: s.Type, States: s.States, All: s.All}
+	for _, f := range [][2]string{{"key", s.Key}, {"topic", s.Topic}, {"type", s.Type}} {
+		if !utf8.ValidString(f[1]) || strings.ContainsRune(f[1], 0) {
+			return s, bad(f[0], "It has characters that Enqueue takes from nobody. Select by id, or by something else.")
+		}
+	}
 	for _, text := range strings.FieldsFunc(s.ID, func(r rune) bool { return r == ' ' || r == ',' || r == '\n' || r == '\t' || r == '\r' }) {
 		id, err := uuid.Parse(text)
 		if err != nil || len(text) != 36 {

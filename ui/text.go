@@ -138,7 +138,7 @@ func payloadOf(b []byte, show bool) payload {
 	if !p.Shown {
 		return p
 	}
-	if len(b) <= mostShown && json.Valid(b) {
+	if len(b) <= mostShown && json.Valid(b) && nesting(b) <= mostNested {
 		var indented bytes.Buffer
 		if json.Indent(&indented, b, "", "  ") == nil && indented.Len() <= 4*mostShown {
 			p.Kind, p.Text = "JSON, indented for reading", lines(indented.String())
@@ -161,6 +161,30 @@ func payloadOf(b []byte, show bool) payload {
 	p.Cut = p.Cut || len(b) > mostShown/4
 	p.Kind, p.Text = "hexadecimal, for it is no text", hex.Dump(b[:min(len(b), mostShown/4)])
 	return p
+}
+
+// mostNested is how deep JSON may be to be indented: spaces grow with lines times depth,
+// and 64 KiB of it can be ten thousand deep.
+const mostNested = 100
+
+// nesting is how deep valid JSON is.
+func nesting(b []byte) (most int) {
+	depth, quoted := 0, false
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case c == '"':
+			quoted = !quoted
+		case quoted && c == '\\':
+			i++
+		case quoted:
+		case c == '[', c == '{':
+			depth++
+			most = max(most, depth)
+		case c == ']', c == '}':
+			depth--
+		}
+	}
+	return most
 }
 
 // lines is visible, but for the ends of lines and tabs.

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -412,6 +413,7 @@ func TestSelection(t *testing.T) {
 		"/parked?id=x": 400, "/parked?state=odd": 400, "/parked?after=x": 400, "/parked?after=-1": 400, "/audit?before=x": 400,
 		"/parked/0": 404, "/parked/x": 404, "/parked/7": 404, "/parked/-1": 404, "/nothing": 404, "/act/purge?all=1": 404, "/act/odd": 404,
 		"/act/requeue": 400, "/act/discard?topic=": 400, "/act/replay?limit=3": 400, "/act/replay?since=x": 400, "/act/replay?since=1h&until=2h": 400,
+		"/parked?key=%00": 400, "/parked?type=a%ff": 400, "/act/requeue?topic=%c3": 400, "/parked?key=%c3%a4": 200,
 		"/act/replay?all=1&state=dead": 400, "/act/requeue?all=1&limit=0": 400, "/act/requeue?all=1": 200, "/act/replay?all=1": 200, "/act/replay?since=2h&until=1h": 200,
 	} {
 		if status, _, text := c.ask(http.MethodGet, path, ""); status != want {
@@ -510,6 +512,32 @@ func TestPayload(t *testing.T) {
 	}
 	if _, text, cut := ui.Payload(bytes.Repeat([]byte{0xff}, 1<<20), true); !cut || len(text) > 100<<10 {
 		t.Errorf("a mebibyte of bytes is shown as %d", len(text))
+	}
+}
+
+// TestDeepPayload is not indented where that took gigabytes: whoever enqueues decides how
+// deep it is.
+func TestDeepPayload(t *testing.T) {
+	nested := func(open, end string, depth int) string {
+		return strings.Repeat(open, depth) + "0" + strings.Repeat(end, depth)
+	}
+	for name, p := range map[string]struct {
+		payload string
+		kind    string
+	}{
+		"Deep":      {nested("[", "]", 9000), "text"},
+		"Long":      {nested("[", strings.Repeat(",0", 10)+"]", 2500), "text"},
+		"Brackets":  {nested(`["]\"]",`, "]", 5000), "text"},
+		"Object":    {nested(`{"a":`, "}", 100), "JSON, indented for reading"},
+		"InStrings": {`"` + strings.Repeat("[{", 1000) + `"`, "JSON, indented for reading"},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		kind, _, _ := ui.Payload([]byte(p.payload), true)
+		runtime.ReadMemStats(&after)
+		if allocated := after.TotalAlloc - before.TotalAlloc; kind != p.kind || allocated > 32<<20 {
+			t.Errorf("%s: %d bytes are shown as %s by allocating %d", name, len(p.payload), kind, allocated)
+		}
 	}
 }
 

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net"
@@ -24,6 +26,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 
 	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/dialect"
 	"github.com/outbox-suite/outbox/relay"
 	"github.com/outbox-suite/outbox/telemetry"
 )
@@ -53,7 +56,7 @@ type site struct {
 }
 
 // newSite makes the site of a relay of o. The relay must be given its observer.
-func newSite(o *outbox.Outbox, log *slog.Logger, cfg telemetry.Config, quiet time.Duration, workers int) (*site, error) {
+func newSite(o *outbox.Outbox, log *slog.Logger, cfg telemetry.Config, quiet, between time.Duration, workers int) (*site, error) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewDBStatsCollector(o.DB(), "outbox"))
@@ -71,7 +74,7 @@ func newSite(o *outbox.Outbox, log *slog.Logger, cfg telemetry.Config, quiet tim
 	if err != nil {
 		return nil, err
 	}
-	p := newPulse(quiet, workers)
+	p := newPulse(quiet, between, workers, func(err error) bool { return o.Dialect().Classify(err) == dialect.Conflict })
 	c := &checks{pulse: p, check: o.Check}
 	s := &site{
 		mux:      http.NewServeMux(),
@@ -89,10 +92,41 @@ func newSite(o *outbox.Outbox, log *slog.Logger, cfg telemetry.Config, quiet tim
 	// No WriteTimeout: an action of the page that takes longer would end without an answer.
 	s.http = &http.Server{
 		BaseContext: func(net.Listener) context.Context { return requests },
-		Handler:     s.mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler:     withBody(s.mux), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	return s, nil
+}
+
+const (
+	// mostBody is more than any form that is sent here.
+	mostBody = 64 << 10
+	// bodyTimeout is how long a body may take.
+	bodyTimeout = 5 * time.Second
+)
+
+// withBody reads a request's body before next sees it, within bodyTimeout. A server waits
+// for what was announced even where nobody wants it, for ever without a ReadTimeout, and
+// with one it would end the contexts of actions that take longer.
+func withBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body == nil || r.Body == http.NoBody {
+			next.ServeHTTP(w, r)
+			return
+		}
+		control := http.NewResponseController(w)
+		_ = control.SetReadDeadline(time.Now().Add(bodyTimeout)) // every connection of a server has one
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostBody))
+		if err != nil {
+			// The deadline stays, and ends the wait for the rest.
+			w.Header().Set("Connection", "close")
+			http.Error(w, "The request's body is too large, or did not arrive in time.", http.StatusBadRequest)
+			return
+		}
+		_ = control.SetReadDeadline(time.Time{})
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		next.ServeHTTP(w, r)
+	})
 }
 
 func meterProvider(registry *prometheus.Registry) (*sdkmetric.MeterProvider, error) {
@@ -149,7 +183,9 @@ func system(publish string) string {
 // pulse knows from a relay's events whether it gets on.
 type pulse struct {
 	quiet   time.Duration // the longest time without an event that is no fault
+	between time.Duration // the longest time between two failures of one spell
 	workers int
+	waits   func(error) bool // for somebody's open transaction
 
 	mu       sync.Mutex
 	polled   bool
@@ -165,13 +201,13 @@ type spell struct{ first, last time.Time }
 const (
 	// failsFor is how long a step may fail before the relay is not ready.
 	failsFor = 30 * time.Second
-	// failsEvery is the longest time between two failures of one spell: the longest
-	// pause after an error, and the time that the next try may take.
+	// failsEvery is the longest time between two failures of one spell, but for what the
+	// flags make longer: the pause after an error, and the time that the next try may take.
 	failsEvery = 2 * time.Minute
 )
 
-func newPulse(quiet time.Duration, workers int) *pulse {
-	return &pulse{quiet: quiet, workers: workers, dispatch: time.Now(), lanes: make(map[int]time.Time), failing: make(map[string]spell)}
+func newPulse(quiet, between time.Duration, workers int, waits func(error) bool) *pulse {
+	return &pulse{quiet: quiet, between: between, workers: workers, waits: waits, dispatch: time.Now(), lanes: make(map[int]time.Time), failing: make(map[string]spell)}
 }
 
 // Observe notes who did something.
@@ -186,26 +222,32 @@ func (p *pulse) Observe(e relay.Event) {
 		if e.Op == "poll" || e.Op == "claim" {
 			p.dispatch = time.Now()
 		}
-		// Surfacing waits for whoever has a transaction open, which is no fault, and
-		// the others have their own signs.
 		switch e.Op {
 		case "poll", "claim", "read due", "read ready":
 			p.failed(e.Op)
+		case "surface":
+			// Whoever has a transaction open is waited for, which is no fault. Any other
+			// error ends the turn before it reads.
+			if !p.waits(e.Err) {
+				p.failed(e.Op)
+			}
+		default: // they have their own signs
 		}
 	case relay.Claimed:
 		delete(p.failing, "claim")
 		p.lanes[e.Lane] = time.Now()
 	case relay.Surfaced:
-		p.lanes[e.Lane] = time.Now()
+		delete(p.failing, "surface")
+		p.moved(e.Lane)
 	case relay.Attempted:
-		p.lanes[e.Lane] = time.Now()
+		p.moved(e.Lane)
 	case relay.Settled:
-		p.lanes[e.Lane] = time.Now()
-		for _, step := range []string{"settle", "read due", "read ready"} {
+		p.moved(e.Lane)
+		for _, step := range []string{"settle", "surface", "read due", "read ready"} {
 			delete(p.failing, step)
 		}
 	case relay.SettleRetried:
-		p.lanes[e.Lane] = time.Now()
+		p.moved(e.Lane)
 		p.failed("settle")
 	case relay.Released:
 		delete(p.lanes, e.Lane)
@@ -217,10 +259,18 @@ func (p *pulse) Observe(e relay.Event) {
 	}
 }
 
+// moved notes that something happened in a lane, unless it is lost: the calls of the
+// publisher that a lost lease has ended come back after it, and no release does.
+func (p *pulse) moved(lane int) {
+	if _, ours := p.lanes[lane]; ours {
+		p.lanes[lane] = time.Now()
+	}
+}
+
 // failed notes that a step did.
 func (p *pulse) failed(step string) {
 	s, now := p.failing[step], time.Now()
-	if now.Sub(s.last) > failsEvery {
+	if now.Sub(s.last) > p.between {
 		s.first = now
 	}
 	s.last = now
@@ -233,7 +283,7 @@ func (p *pulse) failure() string {
 	defer p.mu.Unlock()
 	for _, step := range slices.Sorted(maps.Keys(p.failing)) {
 		s := p.failing[step]
-		if s.last.Sub(s.first) >= failsFor && time.Since(s.last) < failsEvery {
+		if s.last.Sub(s.first) >= failsFor && time.Since(s.last) < p.between {
 			return fmt.Sprintf("the relay has failed to %s for %v: see its log", step, time.Since(s.first).Round(time.Second))
 		}
 	}

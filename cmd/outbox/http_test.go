@@ -162,7 +162,7 @@ func ask(t *testing.T, s *site, path string) (int, string) {
 
 func TestReady(t *testing.T) {
 	ob := outboxtest.New(t, outbox.Config{})
-	s, err := newSite(ob, slog.New(slog.DiscardHandler), telemetry.Config{}, time.Minute, 4)
+	s, err := newSite(ob, slog.New(slog.DiscardHandler), telemetry.Config{}, time.Minute, failsEvery, 4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestReady(t *testing.T) {
 
 // The answer says nothing of what a driver's error tells.
 func TestReadyHidesTheError(t *testing.T) {
-	c := &checks{pulse: newPulse(time.Minute, 4), check: func(context.Context) error { return errors.New("dial tcp 10.1.2.3: user ann") }}
+	c := &checks{pulse: newPulse(time.Minute, failsEvery, 4, nil), check: func(context.Context) error { return errors.New("dial tcp 10.1.2.3: user ann") }}
 	if got := c.database(t.Context()); got != "the database does not answer" {
 		t.Errorf("got %q", got)
 	}
@@ -223,13 +223,16 @@ func TestPulse(t *testing.T) {
 		"settles go on":   {[]relay.Event{relay.Claimed{Lane: 3}, nil, relay.SettleRetried{Lane: 3}, relay.Polled{}}, ""},
 		"a lane released": {[]relay.Event{relay.Claimed{Lane: 3}, relay.Released{Lane: 3}, nil, relay.Polled{}}, ""},
 		"a lane lost":     {[]relay.Event{relay.Claimed{Lane: 3}, relay.LeaseLost{Lane: 3}, nil, relay.Polled{}}, ""},
+		"a call comes back from a lost lane": {[]relay.Event{
+			relay.Claimed{Lane: 3}, relay.LeaseLost{Lane: 3}, relay.Attempted{Lane: 3}, relay.SettleRetried{Lane: 3}, nil, relay.Polled{},
+		}, ""},
 		"all busy": {[]relay.Event{
 			relay.Claimed{Lane: 1}, relay.Claimed{Lane: 2}, nil, relay.Settled{Lane: 1}, relay.Settled{Lane: 2},
 		}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPulse(quiet, 2)
+				p := newPulse(quiet, failsEvery, 2, nil)
 				for _, e := range test.events {
 					if e == nil {
 						time.Sleep(quiet)
@@ -251,9 +254,10 @@ func TestPulse(t *testing.T) {
 
 // What fails again and again makes the relay not ready, though it polls.
 func TestPulseFailure(t *testing.T) {
-	denied := errors.New("permission denied")
+	denied, waiting := errors.New("permission denied"), errors.New("lock timeout")
 	type events = []relay.Event // 20 s apart
 	claim, settle := relay.Erred{Op: "claim", Err: denied}, relay.SettleRetried{Lane: 1, Err: denied}
+	surface, waits := relay.Erred{Op: "surface", Err: denied}, relay.Erred{Op: "surface", Err: waiting}
 	for name, test := range map[string]struct {
 		events events
 		want   string
@@ -265,12 +269,15 @@ func TestPulseFailure(t *testing.T) {
 		"not for long":     {events{claim, relay.Polled{}}, ""},
 		"a lane is had":    {events{claim, claim, relay.Claimed{}, claim}, ""},
 		"settled again":    {events{settle, settle, relay.Settled{Lane: 2}, settle}, ""},
-		"others' business": {events{relay.Erred{Op: "surface"}, relay.Erred{Op: "surface"}, relay.Erred{Op: "surface"}}, ""},
+		"others' business": {events{waits, waits, waits}, ""},
+		"surfacing":        {events{surface, relay.Claimed{}, surface, waits}, "failed to surface for"},
+		"surfaced again":   {events{surface, surface, relay.Surfaced{}, surface}, ""},
+		"purges":           {events{relay.Erred{Op: "purge", Err: denied}, relay.Erred{Op: "purge", Err: denied}, relay.Polled{}}, ""},
 		"long ago":         {events{claim, claim, claim, nil, nil, nil, nil, nil, nil, nil}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := newPulse(time.Hour, 2)
+				p := newPulse(time.Hour, failsEvery, 2, func(err error) bool { return errors.Is(err, waiting) })
 				for _, e := range test.events {
 					if e != nil {
 						p.Observe(e)
@@ -279,6 +286,67 @@ func TestPulseFailure(t *testing.T) {
 				}
 				if got := p.failure(); (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
 					t.Errorf("failure: %q, want %q", got, test.want)
+				}
+			})
+		})
+	}
+}
+
+// What hangs for as long as a long lease before it fails is one spell all the same.
+func TestPulseFailsSlowly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const lease = 5 * time.Minute
+		p := newPulse(time.Hour, failsEvery+lease, 2, nil)
+		for range 3 {
+			p.Observe(relay.Erred{Op: "read ready"})
+			time.Sleep(lease)
+		}
+		if got := p.failure(); !strings.Contains(got, "failed to read ready for 15m") {
+			t.Errorf("failure: %q", got)
+		}
+	})
+}
+
+// pipes is a listener of connections in memory.
+type pipes chan net.Conn
+
+func (p pipes) Accept() (net.Conn, error) {
+	if c, ok := <-p; ok {
+		return c, nil
+	}
+	return nil, net.ErrClosed
+}
+func (p pipes) Close() error   { return nil }
+func (p pipes) Addr() net.Addr { return &net.UnixAddr{} }
+
+// A body that does not come keeps no connection, and one that came ends no action.
+func TestWithBody(t *testing.T) {
+	for name, test := range map[string]struct{ sent, want string }{
+		"none":      {"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", " 200 "},
+		"missing":   {"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n", " 400 "},
+		"cut short": {"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nwhy", " 400 "},
+		"chunked":   {"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nwhy\r\n", " 400 "},
+		"too large": {"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 99999\r\n\r\n" + strings.Repeat("x", mostBody+1), " 400 "},
+		"whole":     {"POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nContent-Length: 3\r\n\r\nwhy", " 200 "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := &http.Server{ReadHeaderTimeout: time.Second, Handler: withBody(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					time.Sleep(10 * bodyTimeout) // an action
+					if body, err := io.ReadAll(r.Body); err != nil || string(body) != "why" && r.Method == http.MethodPost || r.Context().Err() != nil {
+						w.WriteHeader(http.StatusTeapot)
+					}
+				}))}
+				listener := make(pipes)
+				go func() { _ = server.Serve(listener) }()
+				client, conn := net.Pipe()
+				defer client.Close()
+				listener <- conn
+				close(listener)
+				go func() { _, _ = io.WriteString(client, test.sent) }()
+				answer, err := io.ReadAll(client)
+				if line, _, _ := strings.Cut(string(answer), "\n"); err != nil || !strings.Contains(line, test.want) {
+					t.Errorf("answered %q, %v", line, err)
 				}
 			})
 		})

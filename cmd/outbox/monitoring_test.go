@@ -183,7 +183,7 @@ func exportUnderLoad(t *testing.T) map[string]map[string][]string {
 	t.Helper()
 	ob := outboxtest.New(t, outbox.Config{})
 	cfg := telemetry.Config{Topics: []string{"orders"}, System: "test", StatsEvery: time.Millisecond}
-	s, err := newSite(ob, slog.New(slog.DiscardHandler), cfg, time.Minute, 4)
+	s, err := newSite(ob, slog.New(slog.DiscardHandler), cfg, time.Minute, failsEvery, 4)
 	if err != nil {
 		t.Fatal(err)
 	}

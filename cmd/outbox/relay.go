@@ -275,7 +275,8 @@ func (c *relayRun) listen(ctx context.Context, p *process, o *outbox.Outbox, log
 	// Calls of the database may take as long as a lease, or a minute, one of the publisher
 	// its timeout, and the dispatcher's pauses as long as their flags say.
 	quiet := 5*time.Minute + 3*c.cfg.Lease + c.cfg.PublishTimeout + 2*(c.cfg.BreakerMax+c.cfg.PollMax)
-	s, err := newSite(o, log, cfg, quiet, cmp.Or(c.cfg.Workers, 4)) //nolint:contextcheck // measurements are nobody's call
+	between := failsEvery + c.cfg.Lease + 2*c.cfg.PollMax
+	s, err := newSite(o, log, cfg, quiet, between, cmp.Or(c.cfg.Workers, 4)) //nolint:contextcheck // measurements are nobody's call
 	if err != nil {
 		_ = l.Close()
 		return nil, err

@@ -137,7 +137,7 @@ func (s *uiServer) run(ctx context.Context, p *process) error {
 	defer interrupt()
 	server := &http.Server{
 		BaseContext: func(net.Listener) context.Context { return acting },
-		Handler:     page, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler:     withBody(page), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 	}
 	scheme, served := "http", make(chan error, 1)
 	if s.cert != "" {

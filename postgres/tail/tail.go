@@ -150,6 +150,9 @@ func (t *Tail) stream(ctx context.Context) error {
 		return err
 	}
 	defer hangUp(ctx, conn)
+	if err := t.lookForUs(ctx, conn); err != nil {
+		return err
+	}
 
 	// 64 random bits: names are the server's, not the database's.
 	slot := fmt.Sprintf("outbox_tail_%016x", rand.Uint64())
@@ -177,6 +180,18 @@ func (t *Tail) stream(ctx context.Context) error {
 	err = t.receive(ctx, conn, &r)
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
+	}
+	return err
+}
+
+// lookForUs has the server look whether we are still there while a command of ours waits,
+// as the making of a slot may for hours. Otherwise the slot of a process that was killed
+// meanwhile stays until then, and that of the next beside it.
+func (t *Tail) lookForUs(ctx context.Context, conn *pgconn.PgConn) error {
+	// The second statement is the first under the setting, with which the looks begin.
+	err := conn.Exec(ctx, fmt.Sprintf("SET client_connection_check_interval = %d; SELECT 1", t.cfg.Every.Milliseconds())).Close()
+	if code(err) != "" { // it does not know the setting, before PostgreSQL 14, or cannot look
+		return nil
 	}
 	return err
 }

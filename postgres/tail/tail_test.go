@@ -175,6 +175,39 @@ func TestStreamIsBegunAgain(t *testing.T) {
 	})
 }
 
+// TestKilledBeforeTheStream leaves no slot behind, though the server still waits to make
+// it for a transaction that has written.
+func TestKilledBeforeTheStream(t *testing.T) {
+	onEach(t, func(f *fixture) {
+		if f.holds(`SELECT current_setting('server_version_num')::int < 140000`) {
+			f.Skip("the server cannot look for its client")
+		}
+		u, err := url.Parse(f.server.DSN)
+		if err != nil {
+			f.Fatal("the server's DSN is no URL") // which may hold a password
+		}
+		way, err := proxy.Listen(f.Context(), net.JoinHostPort(u.Hostname(), u.Port()))
+		f.ok(err)
+		f.Cleanup(way.Close)
+		u.Host = way.Addr()
+		writer, err := f.db.BeginTx(f.Context(), nil)
+		f.ok(err)
+		defer func() { _ = writer.Rollback() }()
+		_, err = writer.ExecContext(f.Context(), `SELECT txid_current()`)
+		f.ok(err)
+		f.start(f.open(u.String()), tail.Config{Every: 100 * time.Millisecond}, nil)
+		var slot string
+		f.await("a slot that is being made", func() bool {
+			err := f.db.QueryRowContext(f.Context(), `SELECT s.slot_name FROM pg_replication_slots AS s JOIN pg_stat_activity AS a ON a.pid = s.active_pid
+				WHERE s.database = current_database() AND s.slot_name LIKE 'outbox_tail_%' AND a.wait_event_type = 'Lock'`).Scan(&slot)
+			return err == nil
+		})
+		way.Refuse(true) // no request to cancel arrives either
+		way.Cut()
+		f.gone(slot)
+	})
+}
+
 // TestServerGoesAway stops, kills and starts the server.
 func TestServerGoesAway(t *testing.T) {
 	onEach(t, func(f *fixture) {

@@ -772,6 +772,20 @@ ON CONFLICT (key_hash, key) DO UPDATE SET revision = 0 WHERE false
 -- By the primary key.
 SELECT revision FROM "Odd ""x"""."order_revision" WHERE key_hash = $1::bigint AND key = $2::text
 
+-- unseen --
+-- Fails where the row of the key is there and the transaction's snapshot does not have
+-- it. Below REPEATABLE READ each statement has its own, and nothing is written.
+INSERT INTO "Odd ""x"""."order_revision" (key_hash, key, revision)
+SELECT $1::bigint, $2::text, 0 WHERE current_setting('transaction_isolation') IN ('repeatable read', 'serializable')
+ON CONFLICT (key_hash, key) DO NOTHING
+
+-- doneAhead --
+-- The last time in done, if it is none of the days up to today (UTC), by the end of its
+-- primary key. To attach a table with such a row fails.
+SELECT done_at::text FROM "Odd ""x"""."order_done"
+WHERE done_at >= (date_trunc('day', statement_timestamp() AT TIME ZONE 'UTC') + interval '1 day') AT TIME ZONE 'UTC'
+ORDER BY done_at DESC LIMIT 1
+
 -- advance --
 -- By the primary key. Waits for the row, then finds the revision in its newest version.
 WITH last AS (
@@ -990,7 +1004,8 @@ SELECT key_hash, count(*) FROM gone GROUP BY key_hash
 -- does, and locks no lane. A message that was done more than once is replayed
 -- once, with a count above that of all its rows (by done_id), so that no replay
 -- is taken for an earlier one. What waits already is passed over, by ready's index on
--- id and by parked_id.
+-- id and by parked_id; looked for, since a row that is leaving ready, with the count that
+-- would be given here, is no conflict any more once it has left.
 WITH batch AS MATERIALIZED (
     SELECT d.done_at, d.pos, d.lane, d.id, d.topic, d.key, d.key_hash, d.type, d.content_type, d.payload, d.headers, d.created_at, d.revision
     FROM "Odd ""x"""."order_done" AS d
@@ -1017,6 +1032,7 @@ WITH batch AS MATERIALIZED (
         1 + (SELECT max(o.replay) FROM "Odd ""x"""."order_done" AS o WHERE o.id = b.id)
     FROM batch AS b
     WHERE NOT EXISTS (SELECT FROM "Odd ""x"""."order_parked" AS p WHERE p.id = b.id)
+      AND NOT EXISTS (SELECT FROM "Odd ""x"""."order" AS r WHERE r.id = b.id)
     ORDER BY b.done_at, b.pos
     ON CONFLICT (id) DO NOTHING
     RETURNING id

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 )
 
 // transport makes requests on connections to addresses that are allowed, or
@@ -85,8 +86,12 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return t.direct.RoundTrip(r)
 	}
 	err = t.checkLiteral(r.URL)
-	if err == nil && isNumber(r.URL.Hostname()) {
+	switch host := r.URL.Hostname(); {
+	case err != nil:
+	case isNumber(host):
 		err = errors.New("host is a number, which a proxy may take for any address: write the address as usual")
+	case isSpecial(host):
+		err = errors.New("host has characters that may stand for those of any address: write the name in ASCII (xn--)")
 	}
 	if err != nil {
 		return nil, unsentError{err}
@@ -128,10 +133,20 @@ func isNumber(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return false
 	}
-	labels := strings.Split(strings.TrimSuffix(host, "."), ".")
+	labels := strings.Split(strings.TrimRight(host, "."), ".")
 	last := labels[len(labels)-1]
 	_, err := strconv.ParseUint(last, 0, 64)
 	return err == nil || last != "" && strings.Trim(last, "0123456789") == ""
+}
+
+// isSpecial tells whether a host that is no address has characters that are not of
+// names: net/http asks a proxy for 127.0.0.1 where it is written with full-width dots,
+// digits in circles or a soft hyphen.
+func isSpecial(host string) bool {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return false
+	}
+	return strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf || r == '%' })
 }
 
 func (t *transport) check(a netip.Addr) error {

@@ -120,6 +120,14 @@ func TestProxy(t *testing.T) {
 			t.Errorf("%s: %v, want it unavailable", host, err)
 		}
 	}
+	// net/http maps a name to ASCII before it asks for a tunnel.
+	for _, host := range []string{"①②⑦.⓪.⓪.①", "127。0。0。1", "127.0.0.1%C2%AD", "0ⅹ7f000001", "127.0.0.1%25lo", "127.0.0.1..", "bücher.invalid"} {
+		for _, scheme := range []string{"http://", "https://"} {
+			if err := try(scheme+host+"/secret", good); !relay.IsUnavailable(err) {
+				t.Errorf("%s%s: %v, want it unavailable", scheme, host, err)
+			}
+		}
+	}
 	if len(asked) != 0 {
 		t.Errorf("the proxy was asked for %v", asked)
 	}

@@ -48,7 +48,8 @@
 //
 // Behind a proxy it is the proxy that looks names up and connects. The proxy itself
 // may be anywhere; an endpoint that is written as an address is still checked here,
-// and one that is a name is the proxy's to judge.
+// and one that is a name is the proxy's to judge. The name has to be in ASCII (xn--)
+// then, since other characters may stand for those of an address.
 //
 // # Order
 //
