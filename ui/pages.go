@@ -1,6 +1,7 @@
 package ui
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -269,6 +270,32 @@ type parkedData struct {
 	Next      int64 // 0 for none
 	Reasons   []reasonRow
 	Sampled   int // of how many the reasons are
+	// Elsewhere is where the messages stand whose ids were looked for, when none of them
+	// is parked.
+	Elsewhere []placed
+}
+
+// placed is a message in one of its places.
+type placed struct {
+	ID uuid.UUID
+	outbox.Standing
+}
+
+// mostSought is of how many ids the page tells where they are.
+const mostSought = 20
+
+// elsewhere looks for messages that are not parked.
+func (p *Page) elsewhere(ctx context.Context, ids []uuid.UUID) (list []placed, err error) {
+	for _, id := range ids[:min(len(ids), mostSought)] {
+		found, err := p.box.Find(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range found {
+			list = append(list, placed{id, f})
+		}
+	}
+	return list, nil
 }
 
 // reasonRow is a reason, and how many messages have it or one that differs in numbers.
@@ -299,6 +326,11 @@ func (p *Page) parked(w http.ResponseWriter, r *http.Request) error {
 	if len(list) > defaultRows {
 		data.Messages = list[:defaultRows]
 		data.Next = data.Messages[defaultRows-1].Pos
+	}
+	if p.viewer != nil && len(list) == 0 && after == 0 {
+		if data.Elsewhere, err = p.elsewhere(r.Context(), s.filter.IDs); err != nil {
+			return err
+		}
 	}
 	if p.viewer != nil && after == 0 && !s.ofContent() {
 		all, err := p.viewer.ViewReasons(r.Context(), p.box.DB(), mostReasons)

@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/dialect"
 	"github.com/outbox-suite/outbox/relay"
@@ -584,6 +586,28 @@ func TestPages(t *testing.T) {
 	}
 	if text := c.get("/deep/down/parked"); !strings.Contains(text, ">60</a>") {
 		t.Errorf("the reasons are not put together:\n%s", text)
+	}
+}
+
+// TestElsewhere: an id that is not parked is told where it is.
+func TestElsewhere(t *testing.T) {
+	box := newBox(t, 2)
+	done := put(t, box, message("a"))[0].String()
+	drain(t, box, func(relay.Message) error { return nil })
+	ready := put(t, box, message("b"))[0].String()
+	c := client{t, newPage(t, box, ui.Config{}), ""}
+	text := c.get("/parked?id=" + done + "+" + ready)
+	for _, want := range []string{
+		"Nothing is parked that matches",
+		done + `</span> is <span class="badge published">published</span> since`,
+		ready + `</span> is <span class="badge ready">ready</span> since`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the page lacks %q:\n%s", want, text)
+		}
+	}
+	if text := c.get("/parked?id=" + uuid.NewString()); strings.Contains(text, "elsewhere") {
+		t.Errorf("an id that was never used is somewhere:\n%s", text)
 	}
 }
 
