@@ -54,6 +54,14 @@ func TestUntilEmptyTimeout(t *testing.T) {
 		t.Error("nothing was delivered afterwards")
 	}
 	s.ok("", append(run, "1m")...) // nothing is left
+	// Nor is a database waited for that takes connections and says nothing.
+	silent, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a listener
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close() //nolint:errcheck // the test is over
+	s.env["OUTBOX_DSN"] = "postgres://app:hunter2@" + silent.Addr().String() + "/shop?sslmode=disable"
+	s.fails(exitFailed, "", []string{"relay", "--publish", "discard:", "--until-empty", "--timeout", "300ms"}, "no answer from the database within 300ms")
 	s.fails(exitUsage, "", []string{"relay", "--publish", "discard:", "--timeout", "1s"}, "--until-empty")
 }
 

@@ -94,7 +94,7 @@ func (c *relayRun) flags(fs *flag.FlagSet) {
 	fs.StringVar(&c.publish, "publish", "", "the `URL` of where messages go, by its scheme: stdout: file: discard: http(s): and those of brokers; docs/cli.md has their options")
 	fs.StringVar(&c.source, "source", cloudevents.DefaultSource, "the `URI` reference that every CloudEvent has as its source")
 	fs.BoolVar(&c.cfg.UntilEmpty, "until-empty", false, "end when nothing is ready or due and no other relay holds a lane")
-	duration(&c.timeout, "timeout", "with --until-empty, the `duration` after which it gives up, stops in order and exits with 1; default: none")
+	duration(&c.timeout, "timeout", "with --until-empty, the `duration` after which it gives up, stops in order, which --grace bounds, and exits with 1; default: none")
 	fs.StringVar(&c.cfg.Owner, "owner", "", "the `name` of this relay, unique among running ones; default: host, process and a random suffix")
 	number(&c.cfg.Workers, "workers", "the `number` of lanes worked on at a time (default 4)")
 	number(&c.cfg.Batch, "batch", "the most messages read and settled at a time, as a `number` (default 500)")
@@ -174,8 +174,16 @@ func (c *relayRun) run(ctx context.Context, p *process) error {
 	if c.timeout > 0 && !c.cfg.UntilEmpty {
 		return usagef("timeout is for --until-empty: leave it out, or give both")
 	}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	if c.timeout > 0 {
+		defer time.AfterFunc(c.timeout, func() { stop(errNotEmpty) }).Stop()
+	}
 	o, err := c.target.open(ctx, p)
-	if err != nil {
+	switch {
+	case err != nil && errors.Is(context.Cause(ctx), errNotEmpty):
+		return fmt.Errorf("no answer from the database within %v: %w", c.timeout, err)
+	case err != nil:
 		return err
 	}
 	defer o.close()
@@ -186,11 +194,6 @@ func (c *relayRun) run(ctx context.Context, p *process) error {
 
 	// When the reader of our output goes away, we stop in order instead of dying
 	// with our lanes held.
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	if c.timeout > 0 {
-		defer time.AfterFunc(c.timeout, func() { stop(errNotEmpty) }).Stop()
-	}
 	if s, ok := publisher.(*file.Stream); ok {
 		publisher = untilClosed{s, stop}
 	}
