@@ -124,7 +124,7 @@ func TestReviseUnseen(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, kind := range strings.Split(r.kinds(), ", ") {
+	for kind := range strings.SplitSeq(r.kinds(), ", ") {
 		if kind == "INSERT MESSAGE" {
 			t.Error("a message was sent")
 		}

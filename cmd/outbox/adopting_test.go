@@ -86,7 +86,7 @@ func linesOf(t *testing.T, db *sql.DB, statement string) (lines []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer rows.Close() //nolint:errcheck // read to the end
+	defer rows.Close()
 	for rows.Next() {
 		var line string
 		if err := rows.Scan(&line); err != nil {

@@ -59,7 +59,7 @@ func TestUntilEmptyTimeout(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer silent.Close() //nolint:errcheck // the test is over
+	defer silent.Close()
 	s.env["OUTBOX_DSN"] = "postgres://app:hunter2@" + silent.Addr().String() + "/shop?sslmode=disable"
 	s.fails(exitFailed, "", []string{"relay", "--publish", "discard:", "--until-empty", "--timeout", "300ms"}, "no answer from the database within 300ms")
 	s.fails(exitUsage, "", []string{"relay", "--publish", "discard:", "--timeout", "1s"}, "--until-empty")

@@ -50,7 +50,7 @@ var rules = []rule{
 	{folder: "publish", own: []string{".", "relay", "publish", "internal"}, others: []string{"*"}},
 	{folder: "telemetry", own: []string{".", "dialect", "relay", "inbox", "internal"}, others: []string{"go.opentelemetry.io/otel"}},
 
-	{folder: "ui", own: []string{".", "dialect"}, others: []string{"github.com/google/uuid"}},
+	{folder: "ui", own: []string{".", "dialect", "internal"}, others: []string{"github.com/google/uuid"}},
 
 	{folder: "conformance/containers", others: []string{"*"}},
 	{
