@@ -17,16 +17,21 @@ import (
 	"github.com/outbox-suite/outbox/conformance/containers"
 )
 
-// importQueries are those of docs/adopting.md for an engine.
-func importQueries(t *testing.T, heading string) []string {
+// importSection is that of docs/adopting.md for an engine.
+func importSection(t *testing.T, heading string) string {
 	t.Helper()
 	_, rest, found := strings.Cut(readFile(t, filepath.Join("..", "..", "docs", "adopting.md")), "\n### "+heading+"\n")
 	if !found {
 		t.Fatalf("there is no section %s", heading)
 	}
-	rest = regexp.MustCompile(`(?m)^##`).Split(rest, 2)[0]
+	return regexp.MustCompile(`(?m)^##`).Split(rest, 2)[0]
+}
+
+// importQueries are those of the section.
+func importQueries(t *testing.T, heading string) []string {
+	t.Helper()
 	var all []string
-	for _, m := range regexp.MustCompile("(?s)\n```sql\n(.*?);\n```").FindAllStringSubmatch(rest, -1) {
+	for _, m := range regexp.MustCompile("(?s)\n```sql\n(.*?);\n```").FindAllStringSubmatch(importSection(t, heading), -1) {
 		all = append(all, m[1])
 	}
 	if len(all) != 2 {
@@ -192,8 +197,7 @@ func TestImportNumbers(t *testing.T) {
 			column = "BLOB"
 		}
 		if engine != "SQLite" {
-			_, section, _ := strings.Cut(readFile(t, filepath.Join("..", "..", "docs", "adopting.md")), "\n### "+engine+"\n")
-			line := byteLine.FindStringSubmatch(section)
+			line := byteLine.FindStringSubmatch(importSection(t, engine))
 			if line == nil {
 				t.Fatal("there is no line for a body of bytes")
 			}

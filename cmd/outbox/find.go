@@ -95,16 +95,9 @@ func findMessages(ctx context.Context, p *process, t target, ids []uuid.UUID, as
 }
 
 func forFindJSON(id uuid.UUID, m *outbox.Standing) foundMessage {
-	j := foundMessage{
+	return foundMessage{
 		ID: id.String(), State: m.State, SinceSeconds: m.Since.Seconds(), AgeSeconds: m.Age.Seconds(), Topic: m.Topic, Type: m.Type,
 		Lane: m.Lane, Seq: m.Seq, Attempts: m.Attempts, Replay: m.Replay, Reason: m.Reason,
+		Key: keyJSON(m.Key), DueInSeconds: dueJSON(m.DueIn),
 	}
-	if m.Key.Valid {
-		j.Key = &m.Key.V
-	}
-	if m.DueIn.Valid {
-		due := m.DueIn.V.Seconds()
-		j.DueInSeconds = &due
-	}
-	return j
 }

@@ -89,13 +89,19 @@ func newSite(o *outbox.Outbox, log *slog.Logger, cfg telemetry.Config, quiet, be
 	s.mux.HandleFunc("GET /readyz", c.ready)
 	requests, interrupt := context.WithCancel(context.Background())
 	s.interrupt = interrupt
-	// No WriteTimeout: an action of the page that takes longer would end without an answer.
-	s.http = &http.Server{
-		BaseContext: func(net.Listener) context.Context { return requests },
-		Handler:     withBody(s.mux), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
+	s.http = newServer(requests, s.mux)
+	s.http.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	return s, nil
+}
+
+// newServer is a server whose requests have the context requests. It has no ReadTimeout
+// and no WriteTimeout: an action of the page that takes longer would lose its context, or
+// end without an answer.
+func newServer(requests context.Context, handler http.Handler) *http.Server {
+	return &http.Server{
+		BaseContext: func(net.Listener) context.Context { return requests },
+		Handler:     withBody(handler), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+	}
 }
 
 const (

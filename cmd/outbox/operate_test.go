@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -43,7 +44,9 @@ func TestUntilEmptyTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := []string{"relay", "--publish", "http://" + address + "/#allow=127.0.0.1", "--until-empty", "--timeout"}
-	r := s.run(nil, append(run, "300ms")...)
+	ends, cancel := context.WithTimeout(t.Context(), time.Minute) // or it would wait with the relay
+	defer cancel()
+	r := s.runUntil(ends, nil, append(run, "300ms")...)
 	if r.code != exitFailed || !strings.Contains(r.err, "the outbox is not empty after 300ms") || !strings.Contains(r.err, "relay stopped") {
 		t.Errorf("a broker that is away: %v", r)
 	}

@@ -121,22 +121,30 @@ func dueText(in sql.Null[time.Duration]) string {
 	return age(in.V)
 }
 
+// keyJSON and dueJSON are the same for a program, which gets null.
+func keyJSON(key sql.Null[string]) *string {
+	if !key.Valid {
+		return nil
+	}
+	return &key.V
+}
+
+func dueJSON(in sql.Null[time.Duration]) *float64 {
+	if !in.Valid {
+		return nil
+	}
+	seconds := in.V.Seconds()
+	return &seconds
+}
+
 func forJSON(list []outbox.Parked) []parkedMessage {
 	all := make([]parkedMessage, len(list))
 	for i, m := range list {
-		j := parkedMessage{
+		all[i] = parkedMessage{
 			Pos: m.Pos, ID: formatID(m.ID), State: m.State, Topic: m.Topic, Type: m.Type, Lane: m.Lane, Seq: m.Seq,
 			Revision: m.Revision, Attempts: m.Attempts, Blocking: m.Blocking, CreatedAt: m.CreatedAt, ParkedAt: m.ParkedAt, Reason: m.Reason,
+			Key: keyJSON(m.Key), DueInSeconds: dueJSON(m.DueIn),
 		}
-		if m.Key.Valid {
-			key := m.Key.V
-			j.Key = &key
-		}
-		if m.DueIn.Valid {
-			due := m.DueIn.V.Seconds()
-			j.DueInSeconds = &due
-		}
-		all[i] = j
 	}
 	return all
 }

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"strings"
 	"time"
@@ -132,13 +131,9 @@ func (s *uiServer) run(ctx context.Context, p *process) error {
 	if err != nil {
 		return err
 	}
-	// No ReadTimeout: it would end the context of an action that takes longer.
 	acting, interrupt := context.WithCancel(context.WithoutCancel(ctx))
 	defer interrupt()
-	server := &http.Server{
-		BaseContext: func(net.Listener) context.Context { return acting },
-		Handler:     withBody(page), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
-	}
+	server := newServer(acting, page)
 	scheme, served := "http", make(chan error, 1)
 	if s.cert != "" {
 		scheme = "https"
