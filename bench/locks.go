@@ -89,7 +89,7 @@ func (r *run) oneSettle(ctx context.Context, o *outbox.Outbox, batch int, archiv
 	if err != nil || len(lanes) != 1 {
 		return nil, firstOf(err, fmt.Errorf("the messages are in %d lanes", len(lanes)))
 	}
-	lease.Lane = lanes[0]
+	lease.Lane = lanes[0].Lane
 	epoch, ok, err := store.Claim(ctx, o.DB(), lease.Lane, lease.Owner, time.Minute)
 	if err != nil || !ok {
 		return nil, firstOf(err, errors.New("the lane could not be claimed"))

@@ -103,7 +103,7 @@ func (s *hookedStore) around(ctx context.Context, o op, do func(ctx context.Cont
 }
 
 // Poll implements [dialect.Lanes].
-func (s *hookedStore) Poll(ctx context.Context, db dialect.DB, owner string, limit int) (lanes []int, err error) {
+func (s *hookedStore) Poll(ctx context.Context, db dialect.DB, owner string, limit int) (lanes []dialect.Candidate, err error) {
 	err = s.around(ctx, op{name: "poll", lane: -1, lease: dialect.Lease{Owner: owner}}, func(ctx context.Context) (bool, error) {
 		lanes, err = s.Store.Poll(ctx, db, owner, limit)
 		return true, err

@@ -342,7 +342,7 @@ func (s *store) lease(ctx context.Context, db dialect.DB, l dialect.Lease) diale
 }
 
 // Poll implements [dialect.Lanes].
-func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]int, error) {
+func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]dialect.Candidate, error) {
 	if !s.breach.claimsTwice {
 		return s.Store.Poll(ctx, db, owner, limit)
 	}
@@ -352,13 +352,13 @@ func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int
 		return nil, err
 	}
 	defer func() { _ = rows.Close() }()
-	var lanes []int
+	var lanes []dialect.Candidate
 	for rows.Next() && len(lanes) < limit {
-		var lane int
-		if err := rows.Scan(&lane); err != nil {
+		c := dialect.Candidate{Due: true}
+		if err := rows.Scan(&c.Lane); err != nil {
 			return nil, err
 		}
-		lanes = append(lanes, lane)
+		lanes = append(lanes, c)
 	}
 	return lanes, rows.Err()
 }

@@ -34,7 +34,7 @@ var turnScenarios = []Scenario{
 	},
 	{
 		Name:    "Relay/NewIsClaimableAtOnce",
-		Promise: "a new message is found by the next poll, and what is due at once is due in the next statement",
+		Promise: "a new message is found by the next poll, and what is due at once is due in the next statement, which the poll tells",
 		lanes:   1,
 		run:     claimableAtOnce,
 	},
@@ -185,6 +185,15 @@ func laneMoves(t *trial) {
 	t.verify()
 }
 
+// pollsDue sees to it that a poll offers the one lane, and says that something is due.
+func (t *trial) pollsDue(what string) {
+	lanes, err := t.store().Poll(t.ctx, t.db, "hand", 1)
+	t.must(err, "poll")
+	if len(lanes) != 1 || !lanes[0].Due {
+		t.error("%s is due, and the poll does not say so: %+v", what, lanes)
+	}
+}
+
 func claimableAtOnce(t *trial) {
 	db, store := t.db, t.store()
 	for range 20 {
@@ -193,6 +202,9 @@ func claimableAtOnce(t *trial) {
 		t.must(err, "poll")
 		if len(lanes) != 1 {
 			t.fail("the poll right after a commit offers no lane")
+		}
+		if lanes[0].Due {
+			t.error("the poll says that a parked message is due, and there is none")
 		}
 		lease := t.claim("hand")
 		rows, err := store.Ready(t.ctx, db, 0, 0, dialect.Limit{Rows: 10})
@@ -212,6 +224,7 @@ func claimableAtOnce(t *trial) {
 		if !ok || len(due) != 1 {
 			t.fail("a retry without a delay is not due in the next statement")
 		}
+		t.pollsDue("a retry")
 		ok, err = store.Settle(t.ctx, db, lease, time.Minute, dialect.Settlement{
 			Archive: true, PublishedParked: []dialect.Ref{due[0].Ref()},
 		})
@@ -221,6 +234,18 @@ func claimableAtOnce(t *trial) {
 		}
 		t.must(store.Release(t.ctx, db, lease), "release")
 	}
+	soon := t.message("")
+	soon.Delay = time.Microsecond
+	t.enqueueUnseen(soon)
+	t.await("a scheduled message to be due", func() bool {
+		lanes, err := store.Poll(t.ctx, db, "hand", 1)
+		t.must(err, "poll")
+		return len(lanes) > 0
+	})
+	t.pollsDue("a scheduled message")
+	// A ready message beside it must not hide it.
+	t.enqueue("beside", 1)
+	t.pollsDue("a scheduled message beside a ready one")
 	// A hundred within a moment, each in a transaction of its own, and a hundred
 	// that come due at the same time.
 	for range 100 {

@@ -215,13 +215,21 @@ type Lease struct {
 	Epoch int64
 }
 
+// Candidate is a lane in which a poll saw work.
+type Candidate struct {
+	Lane int
+	// Due tells that a parked message is due, which Surface and Due are for. A relay
+	// asks for neither when it is false, until a later poll says otherwise.
+	Due bool
+}
+
 // Lanes hands lanes out.
 type Lanes interface {
 	// Poll returns at most limit lanes that are free and have a ready message or
 	// a parked one that is due, least recently served first, without locking
 	// anything. Free means that the lease has ended or is owner's own. The cost
 	// depends on the number of lanes only.
-	Poll(ctx context.Context, db DB, owner string, limit int) ([]int, error)
+	Poll(ctx context.Context, db DB, owner string, limit int) ([]Candidate, error)
 	// Pending tells whether anything is ready or due in any lane, and whether
 	// any lane is leased to another than owner.
 	Pending(ctx context.Context, db DB, owner string) (work, held bool, err error)
@@ -246,7 +254,7 @@ type Sweeper interface {
 	// Horizon looks at ready messages with seq above floor.
 	Horizon(ctx context.Context, db DB, floor int64) (Horizon, error)
 	// PollAbove is Lanes.Poll for ready messages with seq above floor.
-	PollAbove(ctx context.Context, db DB, owner string, floor int64, limit int) ([]int, error)
+	PollAbove(ctx context.Context, db DB, owner string, floor int64, limit int) ([]Candidate, error)
 }
 
 // Horizon is what can be seen at one moment. When Running of a later horizon has

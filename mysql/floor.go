@@ -28,19 +28,19 @@ func (s *store) readyAbove(ctx context.Context, tx *sql.Tx, floor int64) (list [
 }
 
 // Poll returns lanes to claim; it locks nothing.
-func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]int, error) {
+func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]dialect.Candidate, error) {
 	return s.PollAbove(ctx, db, owner, 0, limit)
 }
 
 // PollAbove implements [dialect.Sweeper].
-func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floor int64, limit int) (lanes []int, err error) {
+func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floor int64, limit int) (lanes []dialect.Candidate, err error) {
 	err = read(ctx, db, func(tx *sql.Tx) error {
 		list, all, err := s.readyAbove(ctx, tx, floor)
 		if err != nil {
 			return err
 		}
 		if !all {
-			lanes, err = query(ctx, tx, one[int], s.sql.poll, []byte(owner), limit)
+			lanes, err = query(ctx, tx, candidate, s.sql.poll, []byte(owner), limit)
 			return err
 		}
 		var with []string
@@ -51,11 +51,13 @@ func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floo
 				with = append(with, strconv.Itoa(r.lane))
 			}
 		}
-		lanes, err = query(ctx, tx, one[int], s.sql.pollAmong, []byte(owner), strings.Join(with, ","), limit)
+		lanes, err = query(ctx, tx, candidate, s.sql.pollAmong, []byte(owner), strings.Join(with, ","), limit)
 		return err
 	})
 	return lanes, err
 }
+
+func candidate(c *dialect.Candidate) []any { return []any{&c.Lane, &c.Due} }
 
 // Horizon implements [dialect.Sweeper].
 //

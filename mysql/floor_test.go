@@ -28,7 +28,7 @@ func TestHorizon(t *testing.T) {
 			t.Helper()
 			lanes, err := sweeper.PollAbove(t.Context(), f.db, "me", floor, 10)
 			f.ok(err)
-			return lanes
+			return lanesOf(lanes)
 		}
 		oldest := func(what string, floor, want int64) {
 			t.Helper()
@@ -122,7 +122,7 @@ func TestPollAboveManyRows(t *testing.T) {
 			f.insert(lane3)
 			lanes, err := f.store.(dialect.Sweeper).PollAbove(t.Context(), f.db, "me", 1, 10)
 			f.ok(err)
-			f.is(fmt.Sprint("lanes with ", n), lanes, []int{2, 3})
+			f.is(fmt.Sprint("lanes with ", n), lanes, []dialect.Candidate{{Lane: 2}, {Lane: 3}})
 		}
 	})
 }

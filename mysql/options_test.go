@@ -111,7 +111,7 @@ func (f *fixture) everything() {
 	f.is("pending", []any{work, held}, []any{true, false})
 	got, err := f.store.Poll(ctx, f.db, "me", 3)
 	f.ok(err)
-	f.is("poll", got, []int{1})
+	f.is("poll", lanesOf(got), []int{1})
 	sweeper := f.store.(dialect.Sweeper)
 	horizon, err := sweeper.Horizon(ctx, f.db, 0)
 	f.ok(err)
@@ -119,7 +119,7 @@ func (f *fixture) everything() {
 	for floor, want := range map[int64][]int{0: {1}, horizon.Oldest - 1: {1}, horizon.Newest: nil} {
 		got, err = sweeper.PollAbove(ctx, f.db, "me", floor, 3)
 		f.ok(err)
-		f.is("poll above a floor", got, want)
+		f.is("poll above a floor", lanesOf(got), want)
 	}
 
 	// Operators.

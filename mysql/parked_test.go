@@ -223,7 +223,7 @@ func TestPoll(t *testing.T) {
 		poll := func(owner string, limit int) []int {
 			list, err := f.store.Poll(t.Context(), f.db, owner, limit)
 			f.ok(err)
-			return list
+			return lanesOf(list)
 		}
 		pending := func(owner string) string {
 			work, held, err := f.store.Pending(t.Context(), f.db, owner)
@@ -242,7 +242,9 @@ func TestPoll(t *testing.T) {
 		lease := f.claim(3, "me")
 		f.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Ref: f.ref("retry"), Attempts: 1}}})
 		f.ok(f.store.Release(t.Context(), f.db, lease))
-		f.is("ready, scheduled and retry", poll("me", 9), []int{0, 1, 3})
+		list, err := f.store.Poll(t.Context(), f.db, "me", 9)
+		f.ok(err)
+		f.is("ready, scheduled and retry", list, []dialect.Candidate{{Lane: 0}, {Lane: 1, Due: true}, {Lane: 3, Due: true}})
 		f.is("limit", poll("me", 2), []int{0, 1})
 		lease = f.claim(0, "me")
 		f.settle(lease, dialect.Settlement{})
@@ -259,6 +261,14 @@ func TestPoll(t *testing.T) {
 		f.exec(`UPDATE {parked} SET state = 'dead', available_at = NULL, seq = 1`)
 		f.is("dead", fmt.Sprint(poll("me", 9), " ", pending("me")), "[] false false")
 	})
+}
+
+// lanesOf are the lanes of candidates.
+func lanesOf(list []dialect.Candidate) (lanes []int) {
+	for _, c := range list {
+		lanes = append(lanes, c.Lane)
+	}
+	return lanes
 }
 
 // TestSurface keeps the order in which messages became due and created_at, and

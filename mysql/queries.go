@@ -69,7 +69,7 @@ SELECT r.lane, r.seq FROM {ready} AS r FORCE INDEX ({name:seq}) WHERE r.seq > ? 
 // pollHead and pollTail are the poll around what is known of ready messages.
 const (
 	pollHead = `
-SELECT l.lane
+SELECT l.lane, COALESCE(` + dueSQL + `, 0)
 FROM {lane} AS l
 WHERE (l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)
   AND (`

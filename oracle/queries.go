@@ -69,16 +69,19 @@ const readCommittedSQL = `SET TRANSACTION ISOLATION LEVEL READ COMMITTED`
 // deleted lie at the other. Each subquery is one entry of an index.
 const workSQL = `((SELECT /*+ NO_UNNEST INDEX(r (lane seq)) */ MAX(r.seq) FROM {ready} r
          WHERE r.lane = l.lane) IS NOT NULL
-    OR (SELECT /*+ NO_UNNEST INDEX(p (state lane available_at)) */ MIN(p.available_at) FROM {parked} p
+    OR ` + dueSQL + `)`
+
+// dueSQL tells whether a parked row of a lane is due.
+const dueSQL = `(SELECT /*+ NO_UNNEST INDEX(p (state lane available_at)) */ MIN(p.available_at) FROM {parked} p
          WHERE p.state = 2 AND p.lane = l.lane) <= ` + now + `
     OR (SELECT /*+ NO_UNNEST INDEX(p (state lane available_at)) */ MIN(p.available_at) FROM {parked} p
-         WHERE p.state = 1 AND p.lane = l.lane) <= ` + now + `)`
+         WHERE p.state = 1 AND p.lane = l.lane) <= ` + now + ``
 
 // pollSQL reads the lane rows, and of each at most one entry of ready's primary key and
 // two of parked_due_at. A time ahead of now is from before the clock was set back.
 const pollSQL = `
-SELECT c.lane FROM (
-  SELECT l.lane FROM {lane} l
+SELECT c.lane, c.due FROM (
+  SELECT l.lane, CASE WHEN ` + dueSQL + ` THEN 1 ELSE 0 END AS due FROM {lane} l
   WHERE (l.lease_until <= ` + now + ` OR l.owner = ?)
     AND ` + workSQL + `
   ORDER BY CASE WHEN l.served_at <= ` + now + ` THEN l.served_at ELSE ` + epoch + ` END, l.lane

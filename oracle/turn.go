@@ -14,13 +14,15 @@ import (
 )
 
 // Poll returns lanes to claim; one statement that locks nothing.
-func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) (lanes []int, err error) {
+func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) (lanes []dialect.Candidate, err error) {
 	err = read(ctx, db, func(tx *sql.Tx) error {
-		lanes, err = query(ctx, tx, one[int], s.sql.poll, raw(owner), limit)
+		lanes, err = query(ctx, tx, candidate, s.sql.poll, raw(owner), limit)
 		return err
 	})
 	return lanes, err
 }
+
+func candidate(c *dialect.Candidate) []any { return []any{&c.Lane, &c.Due} }
 
 // Pending tells whether there is work, and whether others are at it.
 func (s *store) Pending(ctx context.Context, db dialect.DB, owner string) (work, held bool, err error) {

@@ -27,7 +27,7 @@ func TestHorizon(t *testing.T) {
 			t.Helper()
 			lanes, err := sweeper.PollAbove(t.Context(), f.db, "me", floor, 10)
 			f.ok(err)
-			return lanes
+			return lanesOf(lanes)
 		}
 		h := horizon()
 		f.is("newest of nothing", h.Newest, int64(0))

@@ -13,14 +13,16 @@ import (
 )
 
 // Poll returns lanes to claim; one statement that locks nothing.
-func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]int, error) {
+func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]dialect.Candidate, error) {
 	return s.PollAbove(ctx, db, owner, 0, limit)
 }
 
 // PollAbove implements [dialect.Sweeper].
-func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floor int64, limit int) ([]int, error) {
-	return query(ctx, db, one[int], s.sql.poll, owner, limit, floor)
+func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floor int64, limit int) ([]dialect.Candidate, error) {
+	return query(ctx, db, candidate, s.sql.poll, owner, limit, floor)
 }
+
+func candidate(c *dialect.Candidate) []any { return []any{&c.Lane, &c.Due} }
 
 // Horizon implements [dialect.Sweeper]. The sequence is read first: whoever was given a
 // seq by then had a transaction number before, and the second statement sees it.

@@ -146,6 +146,10 @@ func (c Config) withDefaults() (Config, error) {
 	return c, errors.Join(errs...)
 }
 
+// keep is how long a lane that was emptied stays with the relay: long enough for the next
+// poll, and short enough that the lease need not be renewed.
+func (c *Config) keep() time.Duration { return min(c.PollMax, c.Lease/3) }
+
 // maxOwner is the width of the owner column.
 const maxOwner = 128
 

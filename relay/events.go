@@ -94,11 +94,13 @@ type (
 		Epoch    int64
 		Accepted int
 	}
-	// Released is a lane given back at the end of a turn.
+	// Released is a lane given back: at the end of a turn, or after it was kept for a
+	// while, empty.
 	Released struct {
 		Lane  int
 		Epoch int64
-		// Published counts the messages accepted in the turn.
+		// Published counts the messages accepted, and Took is the time, since it was
+		// claimed.
 		Published int
 		Took      time.Duration
 	}

@@ -68,7 +68,7 @@ func (r *Relay) look(ctx context.Context) {
 
 // poll looks for lanes with work. Ready messages are looked for above the floor
 // returned.
-func (r *Relay) poll(ctx context.Context, limit int) (lanes []int, floor int64, err error) {
+func (r *Relay) poll(ctx context.Context, limit int) (lanes []dialect.Candidate, floor int64, err error) {
 	sweeper, ok := r.store.(dialect.Sweeper)
 	if !ok {
 		lanes, err = r.store.Poll(ctx, r.db, r.cfg.Owner, limit)

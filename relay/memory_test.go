@@ -131,11 +131,14 @@ func (m *memory) Insert(_ context.Context, _ dialect.Tx, messages []dialect.Mess
 }
 
 func (m *memory) work(lane int, floor int64) bool {
+	return slices.ContainsFunc(m.ready, func(r memoryRow) bool { return r.Lane == lane && r.Seq > floor }) || m.due(lane)
+}
+
+func (m *memory) due(lane int) bool {
 	now := time.Now()
-	return slices.ContainsFunc(m.ready, func(r memoryRow) bool { return r.Lane == lane && r.Seq > floor }) ||
-		slices.ContainsFunc(m.parked, func(r memoryRow) bool {
-			return r.Lane == lane && (r.state == dialect.Scheduled || r.state == dialect.Retry) && !r.due.After(now)
-		})
+	return slices.ContainsFunc(m.parked, func(r memoryRow) bool {
+		return r.Lane == lane && (r.state == dialect.Scheduled || r.state == dialect.Retry) && !r.due.After(now)
+	})
 }
 
 func (m *memory) free(lane int, owner string) bool {
@@ -143,7 +146,7 @@ func (m *memory) free(lane int, owner string) bool {
 	return !l.until.After(time.Now()) || l.owner == owner
 }
 
-func (m *memory) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]int, error) {
+func (m *memory) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]dialect.Candidate, error) {
 	return m.PollAbove(ctx, db, owner, 0, limit)
 }
 
@@ -165,7 +168,7 @@ func (m *memory) Horizon(_ context.Context, _ dialect.DB, floor int64) (dialect.
 	return h, nil
 }
 
-func (m *memory) PollAbove(ctx context.Context, _ dialect.DB, owner string, floor int64, limit int) ([]int, error) {
+func (m *memory) PollAbove(ctx context.Context, _ dialect.DB, owner string, floor int64, limit int) ([]dialect.Candidate, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -174,13 +177,15 @@ func (m *memory) PollAbove(ctx context.Context, _ dialect.DB, owner string, floo
 		return nil, err
 	}
 	m.floors = append(m.floors, floor)
-	var lanes []int
+	var lanes []dialect.Candidate
 	for lane := range m.lanes {
 		if m.free(lane, owner) && m.work(lane, floor) {
-			lanes = append(lanes, lane)
+			lanes = append(lanes, dialect.Candidate{Lane: lane, Due: m.due(lane)})
 		}
 	}
-	slices.SortStableFunc(lanes, func(a, b int) int { return m.lanes[a].served.Compare(m.lanes[b].served) })
+	slices.SortStableFunc(lanes, func(a, b dialect.Candidate) int {
+		return m.lanes[a.Lane].served.Compare(m.lanes[b.Lane].served)
+	})
 	return lanes[:min(limit, len(lanes))], nil
 }
 

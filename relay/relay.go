@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -36,17 +37,12 @@ type Relay struct {
 	shaken      atomic.Bool // an operation on the database failed
 	suspects    suspects
 	arrivals    arrivals
-
-	mu    sync.Mutex
-	ran   bool
-	lanes map[int]bool // those this relay is working on
-	rests map[int]rest // those left alone after a turn that failed
-}
-
-// rest is how long a lane is left alone after failures in a row.
-type rest struct {
-	failures int
-	until    time.Time
+	lanes       *lanes
+	// others tells that other relays held lanes when this one looked; for the
+	// dispatcher.
+	others bool
+	looked time.Time
+	ran    atomic.Bool
 }
 
 // New returns a relay. It checks cfg and does no I/O.
@@ -68,8 +64,7 @@ func New(o *outbox.Outbox, p Publisher, cfg Config) (*Relay, error) {
 		outbox: o, db: o.DB(), store: o.Store(), classify: o.Dialect().Classify,
 		publisher: p, cfg: cfg, observe: cfg.Observer.Observe,
 		down: newBreakers(cfg), slow: newBreakers(cfg),
-		woken: make(chan struct{}, 1),
-		lanes: make(map[int]bool), rests: make(map[int]rest),
+		woken: make(chan struct{}, 1), lanes: newLanes(),
 	}
 	r.slow.topics = true
 	if p, ok := p.(Orderer); ok {
@@ -106,11 +101,7 @@ func (r *Relay) Wake() {
 // [outbox.Outbox.Check]) or cannot be reached, or when it was called before.
 // Errors later on are observed and survived.
 func (r *Relay) Run(ctx context.Context) error {
-	r.mu.Lock()
-	ran := r.ran
-	r.ran = true
-	r.mu.Unlock()
-	if ran {
+	if r.ran.Swap(true) {
 		return fmt.Errorf("relay: %w: Run was called before: make another relay", outbox.ErrInvalid)
 	}
 	if err := r.outbox.Check(ctx); err != nil {
@@ -159,18 +150,30 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
-// dispatch hands free lanes with work to idle workers.
+// dispatch hands lanes with work to idle workers, and gives lanes back that were kept
+// for long enough.
 func (r *Relay) dispatch(ctx, work, publish context.Context) {
 	var turns sync.WaitGroup
-	defer turns.Wait()
+	giveBack := func(idle time.Duration) {
+		if stale := r.lanes.stale(idle); len(stale) > 0 {
+			turns.Go(func() { r.giveBack(work, stale) })
+		}
+	}
+	defer func() {
+		giveBack(0)
+		turns.Wait()
+		r.giveBack(work, r.lanes.stale(0)) // a turn that ended at the same moment
+	}()
 	busy := 0
-	finished := make(chan struct{}, r.cfg.Workers)
+	finished := make(chan bool, r.cfg.Workers) // true while the lane is still busy
 	pause := r.cfg.PollMin
+	// idled is when a worker last had nothing to do.
+	idled := time.Now()
 	for {
 		// Take note of workers that are idle again; wait for one if there is none.
 		for busy > 0 {
 			if busy == r.cfg.Workers {
-				<-finished // a stop ends turns soon
+				r.await(finished, giveBack) // a stop ends turns soon
 				busy--
 				continue
 			}
@@ -185,6 +188,7 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		giveBack(r.share(ctx, time.Since(idled) > r.cfg.PollMin))
 		idle := r.cfg.Workers - busy
 		started, wait := 0, time.Duration(0)
 		ok, probe := true, false
@@ -199,19 +203,33 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 				started++
 				busy++
 				turns.Go(func() {
-					defer func() { finished <- struct{}{} }()
-					defer r.forget(lease.Lane)
-					r.turn(ctx, work, publish, lease, probe)
+					free := false
+					r.turn(ctx, work, publish, lease, probe, func() {
+						free = true
+						finished <- true
+					})
+					if free {
+						r.Wake() // for what came to the lane meanwhile
+					} else {
+						finished <- false
+					}
 				})
 			}
 			if probe && started == 0 {
 				r.down.forgo("")
 			}
 		}
+		if started < idle {
+			idled = time.Now()
+		}
 		switch {
-		case started > 0:
+		case started == idle:
 			pause = r.cfg.PollMin
 			continue
+		case started > 0:
+			// All that was offered is being worked on. What comes next wakes us, or was
+			// seen by nobody yet.
+			wait, pause = r.cfg.PollMin, r.cfg.PollMin
 		case wait > 0:
 		case busy == 0 && r.cfg.UntilEmpty && r.empty(ctx):
 			return
@@ -219,19 +237,76 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 			wait = jitter(pause)
 			pause = min(pause*2, r.cfg.PollMax)
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-		case <-timer.C:
-		case <-r.woken:
-			pause = r.cfg.PollMin
-		case <-finished:
-			busy--
-			pause = r.cfg.PollMin
+		next := time.Now().Add(wait)
+		for waiting := true; waiting; {
+			left, kept := r.lanes.next(r.cfg.keep())
+			timer := time.NewTimer(min(time.Until(next), left))
+			select {
+			case <-ctx.Done():
+				waiting = false
+			case <-timer.C:
+				if waiting = kept && time.Now().Before(next); waiting {
+					giveBack(r.cfg.keep())
+				}
+			case <-r.woken:
+				waiting, pause = false, r.cfg.PollMin
+			case free := <-finished:
+				busy--
+				if !free {
+					waiting, pause = false, r.cfg.PollMin
+				}
+			}
+			timer.Stop()
 		}
-		timer.Stop()
 	}
 }
+
+// await waits for a worker. When that takes long, other relays shall have the lanes that
+// are kept.
+func (r *Relay) await(finished <-chan bool, giveBack func(idle time.Duration)) {
+	timer := time.NewTimer(4 * r.cfg.PollMin)
+	defer timer.Stop()
+	select {
+	case <-finished:
+		return
+	case <-timer.C:
+	}
+	giveBack(0)
+	<-finished
+}
+
+// share decides how many lanes may be kept, and how long. A relay whose workers are
+// always busy shares its lanes: as long as no other relay has any it leaves some free,
+// so that another one finds them, and from then on it keeps none.
+func (r *Relay) share(ctx context.Context, crowded bool) (idle time.Duration) {
+	switch {
+	case r.cfg.UntilEmpty: // no message is waited for
+		return 0
+	case !crowded:
+		r.lanes.limit(math.MaxInt)
+		return r.cfg.keep()
+	}
+	if time.Since(r.looked) > othersEvery {
+		r.looked = time.Now()
+		ctx, cancel := context.WithTimeout(ctx, r.cfg.Lease)
+		defer cancel()
+		_, others, err := r.store.Pending(ctx, r.db, r.cfg.Owner)
+		if err != nil {
+			r.erred(ctx, "poll", err)
+		}
+		r.others = others || err != nil
+	}
+	if r.others {
+		r.lanes.limit(0)
+		return 0
+	}
+	n := r.outbox.Tables().Lanes
+	r.lanes.limit(n - max(1, n/8))
+	return r.cfg.keep()
+}
+
+// othersEvery is the least time between two looks whether other relays hold lanes.
+const othersEvery = 250 * time.Millisecond
 
 // claim takes up to n lanes that are free and have work, each when it is asked for the
 // next, so that work on the first need not wait for the last. A stop, which ends ctx,
@@ -247,97 +322,75 @@ func (r *Relay) claimEach(ctx, work context.Context, n int, yield func(lease) bo
 	defer cancel()
 	work, cancelWork := context.WithTimeout(work, r.cfg.Lease)
 	defer cancelWork()
-	began := time.Now()
-	// The lanes we work on are ours and come back too; and twice as many as we
-	// need, since other relays may be after the same ones.
-	lanes, floor, err := r.poll(ctx, 2*n+r.working())
+	polled := time.Now()
+	// The lanes that are ours come back too; and twice as many as we need, since
+	// other relays may be after the same ones.
+	lanes, floor, err := r.poll(ctx, 2*n+r.lanes.held())
 	if err != nil {
 		r.erred(ctx, "poll", err)
 		return
 	}
-	r.observe(Polled{Lanes: len(lanes), Took: time.Since(began)})
+	r.observe(Polled{Lanes: len(lanes), Took: time.Since(polled)})
 	// Relays that polled at the same moment got the same lanes: shuffle, so
 	// that they do not all try them in the same order.
 	rand.Shuffle(len(lanes), func(i, j int) { lanes[i], lanes[j] = lanes[j], lanes[i] })
 	claimed := 0
-	for _, lane := range lanes {
+	for _, candidate := range lanes {
 		if claimed == n || ctx.Err() != nil {
 			return
 		}
-		if !r.remember(lane) {
+		l, kept, ok := r.lanes.take(candidate.Lane, polled, r.cfg.Lease/2)
+		if !ok {
 			continue
 		}
-		began := time.Now()
-		epoch, ok, err := r.store.Claim(work, r.db, lane, r.cfg.Owner, r.cfg.Lease)
-		if err != nil || !ok {
-			r.forget(lane)
-			if err != nil {
-				// A claim that took effect all the same is taken again: the lane is
-				// ours by the table and not among those we work on.
-				r.erred(work, "claim", err)
-				return
+		if !kept {
+			if l, ok, err = r.claimOne(work, candidate.Lane); err != nil || !ok {
+				r.lanes.end(candidate.Lane)
+				if err != nil {
+					// A claim that took effect all the same is taken again: the lane is
+					// ours by the table and not among those we work on.
+					r.erred(work, "claim", err)
+					return
+				}
+				continue
 			}
-			continue
+			r.observe(Claimed{Lane: l.Lane, Epoch: l.Epoch})
 		}
-		r.observe(Claimed{Lane: lane, Epoch: epoch})
+		l.floor, l.due = floor, candidate.Due
 		claimed++
-		if !yield(lease{
-			Lease: dialect.Lease{Lane: lane, Owner: r.cfg.Owner, Epoch: epoch},
-			until: began.Add(r.cfg.Lease), floor: floor,
-		}) {
+		if !yield(l) {
 			return
 		}
 	}
 }
 
-// lease is a claimed lane; until is when it ends unless it is renewed, by this
-// process's monotonic clock, counted from before the claim. Ready messages are
-// looked for above floor.
-type lease struct {
-	dialect.Lease
-	until time.Time
-	floor int64
+func (r *Relay) claimOne(ctx context.Context, lane int) (l lease, ok bool, err error) {
+	began := time.Now()
+	epoch, ok, err := r.store.Claim(ctx, r.db, lane, r.cfg.Owner, r.cfg.Lease)
+	return lease{
+		Lease: dialect.Lease{Lane: lane, Owner: r.cfg.Owner, Epoch: epoch},
+		since: began, until: began.Add(r.cfg.Lease),
+	}, ok, err
 }
 
-func (r *Relay) working() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.lanes)
-}
-
-// remember marks the lane as being worked on; false if it was, or rests.
-func (r *Relay) remember(lane int) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.lanes[lane] || time.Now().Before(r.rests[lane].until) {
-		return false
+// giveBack releases lanes that were kept.
+func (r *Relay) giveBack(work context.Context, held []lease) {
+	ctx, cancel := context.WithTimeout(work, r.cfg.Lease)
+	defer cancel()
+	for i := range held {
+		r.release(ctx, &held[i])
+		r.lanes.end(held[i].Lane)
 	}
-	r.lanes[lane] = true
-	return true
 }
 
-func (r *Relay) forget(lane int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.lanes, lane)
-}
-
-// restLane leaves a lane alone for a pause that grows up to most with the turns in
-// a row that came to nothing; 0 forgets them. Otherwise a lane that cannot be read,
-// or whose work cannot be done yet, would be claimed again at once, for ever.
-func (r *Relay) restLane(lane int, most time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if most == 0 {
-		delete(r.rests, lane)
-		return
+// release ends a lease. One that cannot be ended now ends by itself, or is claimed
+// again.
+func (r *Relay) release(ctx context.Context, l *lease) {
+	if err := r.store.Release(ctx, r.db, l.Lease); err != nil {
+		r.erred(ctx, "release", err)
 	}
-	n := r.rests[lane].failures + 1
-	r.rests[lane] = rest{failures: n, until: time.Now().Add(jitter(ceiling(n, r.cfg.PollMin, most)))}
+	r.observe(Released{Lane: l.Lane, Epoch: l.Epoch, Published: l.published, Took: time.Since(l.since)})
 }
-
-// restMost is the longest rest of a lane that failed.
-const restMost = 5 * time.Second
 
 // empty tells whether there is nothing to do for any relay.
 func (r *Relay) empty(ctx context.Context) bool {
@@ -358,6 +411,7 @@ func (r *Relay) erred(ctx context.Context, op string, err error) {
 		return // by a stop or a lost lease, which are observed as such; a timeout is another error
 	}
 	r.shaken.Store(true)
+	r.lanes.shake()
 	r.observe(Erred{Op: op, Err: err})
 	r.replaceReadOnly(ctx, err)
 }

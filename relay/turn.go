@@ -22,6 +22,9 @@ type turn struct {
 	// lost or the grace period is over; work is for the database.
 	stop, publishing, work context.Context //nolint:containedctx // they are the turn's three ways to end, and it lives no longer
 	probe                  bool
+	// free lets the worker go on with another lane. It is called once at most, after
+	// the last batch was published.
+	free func()
 
 	mu    sync.Mutex
 	until time.Time // end of the lease by our own clock
@@ -37,12 +40,13 @@ type turn struct {
 	anew atomic.Bool
 }
 
-// turn works on a claimed lane and gives it back.
-func (r *Relay) turn(stop, work, publish context.Context, l lease, probe bool) {
+// turn works on a lane, and then keeps it or gives it back. It calls free when all that
+// is left to do is to wait for the database.
+func (r *Relay) turn(stop, work, publish context.Context, l lease, probe bool, free func()) {
 	began := time.Now()
 	publishing, cancel := context.WithCancelCause(publish)
 	defer cancel(nil)
-	t := &turn{Relay: r, lease: l.Lease, stop: stop, publishing: publishing, work: work, probe: probe, until: l.until}
+	t := &turn{Relay: r, lease: l.Lease, stop: stop, publishing: publishing, work: work, probe: probe, free: free, until: l.until, published: l.published}
 	if probe {
 		defer r.down.forgo("") // if it came to no outcome
 	}
@@ -50,42 +54,43 @@ func (r *Relay) turn(stop, work, publish context.Context, l lease, probe bool) {
 	renewing, stopRenewing := context.WithCancel(work)
 	var renewal sync.WaitGroup
 	renewal.Go(func() { t.renew(renewing, cancel) })
-	t.run(l.floor, began.Add(r.cfg.Turn)) //nolint:contextcheck // its contexts are the turn's
+	emptied := t.run(&l, began.Add(r.cfg.Turn)) //nolint:contextcheck // its contexts are the turn's
 	stopRenewing()
 	renewal.Wait()
 	switch {
 	case t.failed:
-		r.restLane(t.lease.Lane, restMost)
+		r.lanes.rest(l.Lane, r.cfg.PollMin, restMost)
 	case !t.worked:
 		// It looked as if there were work: a scheduled message, say, that waits for
 		// somebody's open transaction.
-		r.restLane(t.lease.Lane, r.cfg.PollMax)
+		r.lanes.rest(l.Lane, r.cfg.PollMin, r.cfg.PollMax)
 	default:
-		r.restLane(t.lease.Lane, 0)
+		r.lanes.rest(l.Lane, 0, 0)
 	}
-
 	if t.isLost() {
+		r.lanes.end(l.Lane)
 		return
 	}
-	ctx, cancelRelease := context.WithTimeout(work, r.cfg.Lease)
-	defer cancelRelease()
-	if err := r.store.Release(ctx, r.db, t.lease); err != nil {
-		r.erred(ctx, "release", err) // the lease ends by itself, or is claimed again
+	l.until, l.published = t.validUntil(), t.published
+	if emptied && t.worked && !probe && stop.Err() == nil && r.lanes.keep(l) {
+		return
 	}
-	r.observe(Released{Lane: t.lease.Lane, Epoch: t.lease.Epoch, Published: t.published, Took: time.Since(began)})
+	r.giveBack(work, []lease{l})
 }
 
-// run works until the lane is empty, the turn is over, or it cannot go on.
+// run works until the lane is empty, which it reports, the turn is over, or it cannot go
+// on.
 // Every read of ready messages begins above the floor, never above the last row
 // seen: a message that committed late may stand before it, and a newer one of
 // its key behind.
-func (t *turn) run(floor int64, end time.Time) {
-	scheduled, due, ready := true, true, true
+func (t *turn) run(l *lease, end time.Time) (emptied bool) {
+	floor := l.floor
+	scheduled, due, ready := l.due, l.due, true
 	for scheduled || due || ready {
 		if scheduled {
 			n, ok := t.surface()
 			if !ok {
-				return
+				return false
 			}
 			scheduled = n == t.cfg.Batch
 		}
@@ -93,8 +98,8 @@ func (t *turn) run(floor int64, end time.Time) {
 			rows, full, ok := t.read("due", func(ctx context.Context, limit dialect.Limit) ([]dialect.Row, error) {
 				return t.store.Due(ctx, t.db, t.lease.Lane, limit)
 			})
-			if !ok || !t.deliver(rows, true) {
-				return
+			if !ok || !t.deliver(rows, true, false) {
+				return false
 			}
 			// What a run of one key left behind it is due at once.
 			due = full || len(rows) > 0
@@ -106,15 +111,16 @@ func (t *turn) run(floor int64, end time.Time) {
 				}
 				return t.store.Ready(ctx, t.db, t.lease.Lane, floor, limit)
 			})
-			if !ok || !t.deliver(rows, false) {
-				return
+			if !ok || !t.deliver(rows, false, !full && !scheduled && !due) {
+				return false
 			}
 			ready = full
 		}
 		if time.Now().After(end) {
-			return
+			return false
 		}
 	}
+	return true
 }
 
 // surface moves scheduled messages that are due to their place.
@@ -157,22 +163,29 @@ func (t *turn) read(op string, read func(context.Context, dialect.Limit) ([]dial
 		return nil, false, false
 	}
 	t.worked = t.worked || len(rows) > 0
-	var size int64
+	return rows, len(rows) >= limit.Rows || sizeOf(rows) >= limit.Bytes, true
+}
+
+// sizeOf is the size that a limit of bytes counts.
+func sizeOf(rows []dialect.Row) (size int64) {
 	for i := range rows {
 		size += int64(len(rows[i].Payload) + len(rows[i].Headers))
 	}
-	return rows, len(rows) >= limit.Rows || size >= limit.Bytes, true
+	return size
 }
 
 // deliver publishes a batch and settles it. It reports whether the turn may go
-// on.
-func (t *turn) deliver(rows []dialect.Row, parked bool) bool {
+// on. The settle of the last one, if it is small, needs no worker.
+func (t *turn) deliver(rows []dialect.Row, parked, last bool) bool {
 	if len(rows) == 0 {
 		return true
 	}
 	b := t.newBatch(rows, parked)
 	b.publish()
 	s := b.settlement()
+	if last && !t.probe && !t.cfg.UntilEmpty && len(rows) <= t.cfg.Batch/4 && sizeOf(rows) <= t.cfg.BatchBytes/4 {
+		t.free()
+	}
 	ok := s.Empty() || t.settle(s, b)
 	// A probe is one message; if it got through, the next turn is a full one.
 	return ok && !b.stuck && !t.probed
@@ -273,6 +286,7 @@ func (t *turn) shake(err error) {
 	default:
 		t.anew.Store(true)
 		t.shaken.Store(true)
+		t.lanes.shake()
 	}
 }
 

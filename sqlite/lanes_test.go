@@ -20,6 +20,14 @@ func (e *env) poll(owner string, limit int) []int {
 	e.Helper()
 	lanes, err := e.store.Poll(e.ctx, e.db, owner, limit)
 	e.must(err)
+	return lanesOf(lanes)
+}
+
+// lanesOf are the lanes of candidates.
+func lanesOf(list []dialect.Candidate) (lanes []int) {
+	for _, c := range list {
+		lanes = append(lanes, c.Lane)
+	}
 	return lanes
 }
 
@@ -58,7 +66,14 @@ func TestPollFindsWork(t *testing.T) {
 	e.settle(lease, dialect.Settlement{Failed: []dialect.Failure{{Ref: e.ready(0)[0].Ref(), Delay: time.Hour}}})
 	e.equal(e.poll(owner, 10), []int{3}, "while 0 waits for a retry")
 	e.due()
-	e.equal(e.poll(owner, 10), []int{3, 0}, "when the retry is due")
+	lanes, err := e.store.Poll(e.ctx, e.db, owner, 10)
+	e.must(err)
+	e.equal(lanes, []dialect.Candidate{{Lane: 3, Due: true}, {Lane: 0, Due: true}}, "when the retry is due")
+	e.insert(in(0), in(2))
+	e.claim(2)
+	lanes, err = e.store.Poll(e.ctx, e.db, owner, 10)
+	e.must(err)
+	e.equal(lanes, []dialect.Candidate{{Lane: 3, Due: true}, {Lane: 0, Due: true}, {Lane: 2}}, "with ready messages beside")
 }
 
 func TestPending(t *testing.T) {

@@ -157,7 +157,7 @@ func (e *env) work(ctx context.Context, me string) error {
 			return ignoreEnd(ctx, "poll", err)
 		}
 		pause(ctx, 10*time.Millisecond)
-		for _, lane := range lanes {
+		for _, lane := range lanesOf(lanes) {
 			epoch, ok, err := e.store.Claim(ctx, e.db, lane, me, ttl)
 			if err != nil {
 				return ignoreEnd(ctx, "claim", err)

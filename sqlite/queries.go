@@ -65,15 +65,19 @@ const scheduledValuesSQL = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ` + now + ` + ?)`
 
 // Lanes.
 
+// dueSQL tells whether a parked message of the lane is due, by at most two entries of
+// parked_due.
+const dueSQL = `EXISTS (SELECT 1 FROM {parked} AS p
+               WHERE p.lane = l.lane AND p.state IN ('scheduled', 'retry') AND p.available_at <= ` + now + `)`
+
 // pollSQL orders a lane served at a time ahead of now as one that never was: the
 // clock was set back. It reads the lane table, and for each lane at most one entry of
 // ready_lane and two of parked_due.
 const pollSQL = `
-SELECT l.lane FROM {lane} AS l
+SELECT l.lane, ` + dueSQL + ` FROM {lane} AS l
 WHERE (l.lease_until <= ` + now + ` OR l.owner = ?1)
   AND (EXISTS (SELECT 1 FROM {ready} AS r WHERE r.lane = l.lane)
-    OR EXISTS (SELECT 1 FROM {parked} AS p
-               WHERE p.lane = l.lane AND p.state IN ('scheduled', 'retry') AND p.available_at <= ` + now + `))
+    OR ` + dueSQL + `)
 ORDER BY iif(l.served_at <= ` + now + `, l.served_at, 0), l.lane
 LIMIT ?2`
 
@@ -82,8 +86,7 @@ const pendingSQL = `
 SELECT
   EXISTS (SELECT 1 FROM {lane} AS l
           WHERE EXISTS (SELECT 1 FROM {ready} AS r WHERE r.lane = l.lane)
-             OR EXISTS (SELECT 1 FROM {parked} AS p
-                        WHERE p.lane = l.lane AND p.state IN ('scheduled', 'retry') AND p.available_at <= ` + now + `)),
+             OR ` + dueSQL + `),
   EXISTS (SELECT 1 FROM {lane} AS l WHERE l.lease_until > ` + now + ` AND l.owner <> ?1)`
 
 // claimSQL, extendSQL and releaseSQL each find their row by primary key and

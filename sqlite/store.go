@@ -347,8 +347,16 @@ func insert(ctx context.Context, tx dialect.Tx, statement, row string, columns i
 }
 
 // Poll implements [dialect.Lanes]. It is one read and never waits for a writer.
-func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]int, error) {
-	return values[int](ctx, db, s.sql.poll, owner, limit)
+func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) (lanes []dialect.Candidate, err error) {
+	err = query(ctx, db, func(rows *sql.Rows) (bool, error) {
+		var c dialect.Candidate
+		if err := rows.Scan(&c.Lane, &c.Due); err != nil {
+			return false, err
+		}
+		lanes = append(lanes, c)
+		return true, nil
+	}, s.sql.poll, owner, limit)
+	return lanes, err
 }
 
 // Pending implements [dialect.Lanes].

@@ -12,13 +12,15 @@ import (
 )
 
 // Poll returns lanes to claim; one statement that waits for nobody's lock.
-func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) (lanes []int, err error) {
+func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) (lanes []dialect.Candidate, err error) {
 	err = read(ctx, db, func(tx *sql.Tx) error {
-		lanes, err = query(ctx, tx, one[int], s.sql.poll, []byte(owner), int64(limit))
+		lanes, err = query(ctx, tx, candidate, s.sql.poll, []byte(owner), int64(limit))
 		return err
 	})
 	return lanes, err
 }
+
+func candidate(c *dialect.Candidate) []any { return []any{&c.Lane, &c.Due} }
 
 // Pending tells whether there is work, and whether others are at it.
 func (s *store) Pending(ctx context.Context, db dialect.DB, owner string) (work, held bool, err error) {

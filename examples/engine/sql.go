@@ -64,7 +64,7 @@ func render(r func(text string) string) statements {
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, ?, 'scheduled', 0, 0, {now} + ?, '', {now})`),
 
 		// One entry of ready_by_lane and two of parked_by_time for each lane.
-		poll: r(`SELECT l.lane FROM {lane} AS l
+		poll: r(`SELECT l.lane, ` + due + ` FROM {lane} AS l
 			WHERE (l.lease_until <= {now} OR l.owner = ?1) AND (` + work + `)
 			ORDER BY l.served_at, l.lane LIMIT ?2`),
 		pending: r(`SELECT EXISTS (SELECT 1 FROM {lane} AS l WHERE ` + work + `),
@@ -209,6 +209,8 @@ func render(r func(text string) string) statements {
 }
 
 // work tells of a lane named l that something is ready or due there.
-const work = `EXISTS (SELECT 1 FROM {ready} AS r WHERE r.lane = l.lane)
-	OR EXISTS (SELECT 1 FROM {parked} AS p WHERE p.lane = l.lane AND p.state = 'retry' AND p.available_at <= {now})
-	OR EXISTS (SELECT 1 FROM {parked} AS p WHERE p.lane = l.lane AND p.state = 'scheduled' AND p.available_at <= {now})`
+const work = `EXISTS (SELECT 1 FROM {ready} AS r WHERE r.lane = l.lane) OR ` + due
+
+// due tells whether a parked message of a lane is due.
+const due = `(EXISTS (SELECT 1 FROM {parked} AS p WHERE p.lane = l.lane AND p.state = 'retry' AND p.available_at <= {now})
+	OR EXISTS (SELECT 1 FROM {parked} AS p WHERE p.lane = l.lane AND p.state = 'scheduled' AND p.available_at <= {now}))`

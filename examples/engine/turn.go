@@ -45,8 +45,11 @@ func (s *store) Insert(ctx context.Context, tx dialect.Tx, messages []dialect.Me
 }
 
 // Poll implements [dialect.Lanes].
-func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]int, error) {
-	return column[int](ctx, db, s.sql.poll, owner, limit)
+func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]dialect.Candidate, error) {
+	return query(ctx, db, func(rows *sql.Rows) (c dialect.Candidate, err error) {
+		err = rows.Scan(&c.Lane, &c.Due)
+		return c, err
+	}, s.sql.poll, owner, limit)
 }
 
 // Pending implements [dialect.Lanes].
