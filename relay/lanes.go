@@ -30,11 +30,11 @@ type lease struct {
 // nor a release, each of which is a commit.
 type lanes struct {
 	mu    sync.Mutex
-	busy  map[int]bool      // a turn, a claim or a release is under way
-	kept  map[int]lease     // ours, with nothing to do when last seen
-	ended map[int]time.Time // when the lane was last given up by whoever was busy with it
-	rests map[int]rest      // those left alone after a turn that failed
-	most  int               // that may be held for a lane to be kept
+	busy  map[int]bool  // a turn, a claim or a release is under way
+	kept  map[int]lease // ours, with nothing to do when last seen
+	ended map[int]int64 // the moment when somebody was last done with the lane
+	now   int64         // moments are counted, since clocks stand still at times
+	rests map[int]rest  // those left alone after a turn that failed
 }
 
 // rest is how long a lane is left alone after failures in a row.
@@ -46,7 +46,7 @@ type rest struct {
 func newLanes() *lanes {
 	return &lanes{
 		busy: make(map[int]bool), kept: make(map[int]lease),
-		ended: make(map[int]time.Time), rests: make(map[int]rest),
+		ended: make(map[int]int64), rests: make(map[int]rest),
 	}
 }
 
@@ -57,15 +57,23 @@ func (l *lanes) held() int {
 	return len(l.busy) + len(l.kept)
 }
 
-// take makes the lane a busy one; false if it is, if it rests, or if somebody was busy
-// with it after the poll that saw work in it began: that work may be done. kept tells
-// that the lane is held already, by the lease returned, which is good for at least
-// least; one that is not is left to be given back.
-func (l *lanes) take(lane int, polled time.Time, least time.Duration) (held lease, kept, ok bool) {
+// moment is later than what was, and not later than what will be.
+func (l *lanes) moment() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now++
+	return l.now
+}
+
+// take makes the lane a busy one; false if it is, if it rests, or if somebody was done
+// with it after the moment before the poll that saw work in it: that work may be done.
+// kept tells that the lane is held already, by the lease returned, which is good for at
+// least least; one that is not is left to be given back.
+func (l *lanes) take(lane int, polled int64, least time.Duration) (held lease, kept, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	if l.busy[lane] || now.Before(l.rests[lane].until) || l.ended[lane].After(polled) {
+	if l.busy[lane] || now.Before(l.rests[lane].until) || l.ended[lane] > polled {
 		return lease{}, false, false
 	}
 	held, kept = l.kept[lane]
@@ -81,29 +89,22 @@ func (l *lanes) take(lane int, polled time.Time, least time.Duration) (held leas
 func (l *lanes) end(lane int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.done(lane)
+}
+
+func (l *lanes) done(lane int) {
 	delete(l.busy, lane)
-	l.ended[lane] = time.Now()
+	l.now++
+	l.ended[lane] = l.now
 }
 
-// limit sets how many lanes may be held so that one that is emptied is kept.
-func (l *lanes) limit(most int) {
+// keep makes a busy lane a kept one.
+func (l *lanes) keep(held lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.most = most
-}
-
-// keep makes a busy lane a kept one, unless too many are held.
-func (l *lanes) keep(held lease) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.busy)+len(l.kept) > l.most {
-		return false
-	}
 	held.idle = time.Now()
 	l.kept[held.Lane] = held
-	delete(l.busy, held.Lane)
-	l.ended[held.Lane] = held.idle
-	return true
+	l.done(held.Lane)
 }
 
 // stale makes the kept lanes busy that were idle for longer than most, and returns

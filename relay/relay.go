@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -38,11 +37,7 @@ type Relay struct {
 	suspects    suspects
 	arrivals    arrivals
 	lanes       *lanes
-	// others tells that other relays held lanes when this one looked; for the
-	// dispatcher.
-	others bool
-	looked time.Time
-	ran    atomic.Bool
+	ran         atomic.Bool
 }
 
 // New returns a relay. It checks cfg and does no I/O.
@@ -167,8 +162,6 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 	busy := 0
 	finished := make(chan bool, r.cfg.Workers) // true while the lane is still busy
 	pause := r.cfg.PollMin
-	// idled is when a worker last had nothing to do.
-	idled := time.Now()
 	for {
 		// Take note of workers that are idle again; wait for one if there is none.
 		for busy > 0 {
@@ -188,7 +181,7 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		giveBack(r.share(ctx, time.Since(idled) > r.cfg.PollMin))
+		giveBack(r.cfg.keep())
 		idle := r.cfg.Workers - busy
 		started, wait := 0, time.Duration(0)
 		ok, probe := true, false
@@ -218,9 +211,6 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 			if probe && started == 0 {
 				r.down.forgo("")
 			}
-		}
-		if started < idle {
-			idled = time.Now()
 		}
 		switch {
 		case started == idle:
@@ -261,10 +251,10 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 	}
 }
 
-// await waits for a worker. When that takes long, other relays shall have the lanes that
-// are kept.
+// await waits for a worker. When that takes long this relay has more to do than it can,
+// and others shall have the lanes that are kept.
 func (r *Relay) await(finished <-chan bool, giveBack func(idle time.Duration)) {
-	timer := time.NewTimer(4 * r.cfg.PollMin)
+	timer := time.NewTimer(2 * r.cfg.PollMin)
 	defer timer.Stop()
 	select {
 	case <-finished:
@@ -274,39 +264,6 @@ func (r *Relay) await(finished <-chan bool, giveBack func(idle time.Duration)) {
 	giveBack(0)
 	<-finished
 }
-
-// share decides how many lanes may be kept, and how long. A relay whose workers are
-// always busy shares its lanes: as long as no other relay has any it leaves some free,
-// so that another one finds them, and from then on it keeps none.
-func (r *Relay) share(ctx context.Context, crowded bool) (idle time.Duration) {
-	switch {
-	case r.cfg.UntilEmpty: // no message is waited for
-		return 0
-	case !crowded:
-		r.lanes.limit(math.MaxInt)
-		return r.cfg.keep()
-	}
-	if time.Since(r.looked) > othersEvery {
-		r.looked = time.Now()
-		ctx, cancel := context.WithTimeout(ctx, r.cfg.Lease)
-		defer cancel()
-		_, others, err := r.store.Pending(ctx, r.db, r.cfg.Owner)
-		if err != nil {
-			r.erred(ctx, "poll", err)
-		}
-		r.others = others || err != nil
-	}
-	if r.others {
-		r.lanes.limit(0)
-		return 0
-	}
-	n := r.outbox.Tables().Lanes
-	r.lanes.limit(n - max(1, n/8))
-	return r.cfg.keep()
-}
-
-// othersEvery is the least time between two looks whether other relays hold lanes.
-const othersEvery = 250 * time.Millisecond
 
 // claim takes up to n lanes that are free and have work, each when it is asked for the
 // next, so that work on the first need not wait for the last. A stop, which ends ctx,
@@ -322,7 +279,7 @@ func (r *Relay) claimEach(ctx, work context.Context, n int, yield func(lease) bo
 	defer cancel()
 	work, cancelWork := context.WithTimeout(work, r.cfg.Lease)
 	defer cancelWork()
-	polled := time.Now()
+	began, polled := time.Now(), r.lanes.moment()
 	// The lanes that are ours come back too; and twice as many as we need, since
 	// other relays may be after the same ones.
 	lanes, floor, err := r.poll(ctx, 2*n+r.lanes.held())
@@ -330,7 +287,7 @@ func (r *Relay) claimEach(ctx, work context.Context, n int, yield func(lease) bo
 		r.erred(ctx, "poll", err)
 		return
 	}
-	r.observe(Polled{Lanes: len(lanes), Took: time.Since(polled)})
+	r.observe(Polled{Lanes: len(lanes), Took: time.Since(began)})
 	// Relays that polled at the same moment got the same lanes: shuffle, so
 	// that they do not all try them in the same order.
 	rand.Shuffle(len(lanes), func(i, j int) { lanes[i], lanes[j] = lanes[j], lanes[i] })

@@ -72,7 +72,8 @@ func (r *Relay) turn(stop, work, publish context.Context, l lease, probe bool, f
 		return
 	}
 	l.until, l.published = t.validUntil(), t.published
-	if emptied && t.worked && !probe && stop.Err() == nil && r.lanes.keep(l) {
+	if emptied && t.worked && !probe && !r.cfg.UntilEmpty && stop.Err() == nil {
+		r.lanes.keep(l)
 		return
 	}
 	r.giveBack(work, []lease{l})

@@ -1,0 +1,325 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/dialect"
+	"github.com/outbox-suite/outbox/relay"
+)
+
+// keyIn is the nth key whose lane is this one.
+func keyIn(lane, lanes, nth int) string {
+	for i := 0; ; i++ {
+		key := fmt.Sprint("key ", i)
+		if dialect.LaneOfKey(dialect.KeyHash(key), lanes) != lane {
+			continue
+		}
+		if nth == 0 {
+			return key
+		}
+		nth--
+	}
+}
+
+// ops counts a memory's operations.
+type ops struct {
+	mu sync.Mutex
+	n  map[string]int
+}
+
+func countOps(m *memory) *ops {
+	o := &ops{n: make(map[string]int)}
+	m.fail = func(op string) error {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.n[op]++
+		return nil
+	}
+	return o
+}
+
+// take returns the counts since the last call.
+func (o *ops) take() map[string]int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := o.n
+	o.n = make(map[string]int)
+	return n
+}
+
+// owners counts the lanes that are leased.
+func (m *memory) owners() map[string]int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := make(map[string]int)
+	for i := range m.lanes {
+		if !m.free(i, "") {
+			n[m.lanes[i].owner]++
+		}
+	}
+	return n
+}
+
+// A lane that was emptied is kept for the next message, which costs no claim and no
+// release, and is given back when none comes.
+func TestLaneIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(16)
+		o := m.open(t)
+		b, e, ops := &broker{}, &events{}, countOps(m)
+		stop := run(t, o, b, relay.Config{Owner: "me", Observer: e})
+		key := keyIn(3, 16, 0)
+		for range 10 {
+			m.enqueue(t, o, outbox.Message{Key: key})
+			o.Wake()
+			time.Sleep(100 * time.Millisecond)
+		}
+		got := ops.take()
+		if got["claim"] != 1 || got["release"] != 0 || got["settle and archive"] != 10 || got["surface"]+got["due"] != 0 {
+			t.Errorf("for ten messages of one lane, a moment apart: %v", got)
+		}
+		if n := got["poll"]; n > 50 {
+			t.Errorf("%d polls for ten messages", n)
+		}
+		if got := m.owners(); got["me"] != 1 {
+			t.Errorf("lanes held between messages: %v", got)
+		}
+		time.Sleep(2500 * time.Millisecond) // PollMax, and a poll
+		if got := m.owners(); len(got) != 0 {
+			t.Errorf("lanes held when nothing came for a while: %v", got)
+		}
+		m.enqueue(t, o, outbox.Message{Key: key})
+		time.Sleep(2 * time.Second)
+		stop()
+		if n := len(b.got()); n != 11 {
+			t.Errorf("%d of 11 messages published", n)
+		}
+		if claimed, released := count[relay.Claimed](e), count[relay.Released](e); claimed != 2 || released != 2 {
+			t.Errorf("%d claims and %d releases, want 2 of each", claimed, released)
+		}
+	})
+}
+
+// A stop gives kept lanes back at once, and a drain keeps none.
+func TestKeptLaneIsReleased(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, m *memory, o *outbox.Outbox){
+		"at a stop": func(t *testing.T, m *memory, o *outbox.Outbox) {
+			stop := run(t, o, &broker{}, relay.Config{Owner: "me"})
+			m.enqueue(t, o, outbox.Message{Key: keyIn(3, 16, 0)})
+			time.Sleep(100 * time.Millisecond)
+			if n := m.owners()["me"]; n != 1 {
+				t.Errorf("%d lanes are kept", n)
+			}
+			stop()
+		},
+		"in a drain": func(t *testing.T, m *memory, o *outbox.Outbox) {
+			m.after = func(op string) {
+				if op == "pending" && len(m.owners()) != 0 {
+					t.Error("a lane is held when the relay asks whether it is done")
+				}
+			}
+			m.enqueue(t, o, outbox.Message{Key: keyIn(3, 16, 0)})
+			drain(t, o, &broker{}, relay.Config{Owner: "me"})
+		},
+		"after an error": func(t *testing.T, m *memory, o *outbox.Outbox) {
+			broken := false
+			m.fail = func(op string) error {
+				if broken && op == "poll" {
+					broken = false
+					return classError(dialect.OutcomeUnknown)
+				}
+				return nil
+			}
+			defer run(t, o, &broker{}, relay.Config{Owner: "me", PollMin: 100 * time.Millisecond})()
+			m.enqueue(t, o, outbox.Message{Key: keyIn(3, 16, 0)})
+			o.Wake()
+			time.Sleep(50 * time.Millisecond)
+			if n := m.owners()["me"]; n != 1 {
+				t.Errorf("%d lanes are kept", n)
+			}
+			m.mu.Lock()
+			broken = true
+			m.mu.Unlock()
+			o.Wake()
+			time.Sleep(50 * time.Millisecond)
+			if n := m.owners()["me"]; n != 0 {
+				t.Errorf("%d lanes are kept by a relay whose poll has failed", n)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory(16)
+				o := m.open(t)
+				end(t, m, o)
+				if got := m.owners(); len(got) != 0 {
+					t.Errorf("lanes held after: %v", got)
+				}
+			})
+		})
+	}
+}
+
+// A relay that has more to do than it can shares with one that comes later.
+func TestOverloadedRelayShares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// Each relay has four workers, and a message takes 20 ms: 200 a second.
+		const lanes, rate = 16, 330
+		m := newMemory(lanes)
+		o := m.open(t)
+		slow := func(context.Context, relay.Message) error {
+			time.Sleep(20 * time.Millisecond)
+			return nil
+		}
+		one, two := &broker{answer: slow}, &broker{answer: slow}
+		cfg := relay.Config{Owner: "one", PublishConcurrency: 1, PublishSize: 1}
+		stopOne := run(t, o, one, cfg)
+		feed, end := context.WithCancel(t.Context())
+		var feeding sync.WaitGroup
+		feeding.Go(func() {
+			for n := 0; feed.Err() == nil; n++ {
+				for lane := range lanes {
+					m.enqueue(t, o, outbox.Message{Key: keyIn(lane, lanes, n%3)})
+				}
+				o.Wake()
+				time.Sleep(lanes * time.Second / rate)
+			}
+		})
+		time.Sleep(5 * time.Second)
+		cfg.Owner = "two"
+		stopTwo := run(t, o, two, cfg)
+		time.Sleep(20 * time.Second) // until what was left by one alone is gone
+		before := [2]int{len(one.got()), len(two.got())}
+		time.Sleep(20 * time.Second)
+		first, second := len(one.got())-before[0], len(two.got())-before[1]
+		end()
+		feeding.Wait()
+		stopOne()
+		stopTwo()
+		if all := first + second; all < 20*rate*95/100 || min(first, second) < all/4 {
+			t.Errorf("of %d messages two relays published %d and %d", 20*rate, first, second)
+		}
+	})
+}
+
+// A relay whose calls hang gives the lanes back that it keeps.
+func TestHangingRelayKeepsNoLanes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(16)
+		o := m.open(t)
+		var hang sync.Map
+		b := &broker{answer: func(ctx context.Context, msg relay.Message) error {
+			if _, ok := hang.Load(msg.Key); ok {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}}
+		stop := run(t, o, b, relay.Config{Owner: "me", Workers: 2, PublishTimeout: time.Minute, Grace: time.Millisecond})
+		for lane := range 8 {
+			m.enqueue(t, o, outbox.Message{Key: keyIn(lane, 16, 0)})
+		}
+		time.Sleep(500 * time.Millisecond)
+		if n := m.owners()["me"]; n != 8 {
+			t.Errorf("%d of 8 lanes are kept", n)
+		}
+		for lane := range 2 {
+			hang.Store(keyIn(lane, 16, 0), true)
+			m.enqueue(t, o, outbox.Message{Key: keyIn(lane, 16, 0)})
+		}
+		o.Wake()
+		time.Sleep(300 * time.Millisecond)
+		if n := m.owners()["me"]; n != 2 {
+			t.Errorf("%d lanes are held while both workers hang, want the two they are in", n)
+		}
+		stop()
+	})
+}
+
+// While the last settle of a turn waits for the database its worker goes on with other
+// lanes, and what comes to the lane meanwhile is found when the settle is done.
+func TestSettleNeedsNoWorker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(16)
+		o := m.open(t)
+		// An operation waits outside the store's lock, which is the whole database's.
+		m.after = func(op string) {
+			if strings.HasPrefix(op, "settle") {
+				time.Sleep(time.Second)
+			}
+		}
+		b := &broker{}
+		stop := run(t, o, b, relay.Config{Workers: 1, Retention: relay.NoRetention})
+		began := time.Now()
+		for lane := range 8 {
+			m.enqueue(t, o, outbox.Message{Key: keyIn(lane, 16, 0)})
+		}
+		again := keyIn(0, 16, 0)
+		time.Sleep(500 * time.Millisecond)
+		if n := len(b.got()); n != 8 {
+			t.Errorf("%d of 8 messages are published while the first is being settled", n)
+		}
+		id := m.enqueue(t, o, outbox.Message{Key: again})[0]
+		o.Wake()
+		time.Sleep(time.Second)
+		if times := b.times(id); len(times) != 1 || times[0].Sub(began) > 1100*time.Millisecond {
+			t.Errorf("the next message of a lane that was being settled was tried at %v, want right after", times)
+		}
+		stop()
+	})
+}
+
+// What a poll saw in a lane before a turn there ended is not looked for again.
+func TestStalePollClaimsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(4)
+		o := m.open(t)
+		// A poll takes longer than a turn.
+		m.after = func(op string) {
+			if op == "poll" {
+				time.Sleep(10 * time.Millisecond)
+			}
+		}
+		ops, e := countOps(m), &events{}
+		stop := run(t, o, &broker{}, relay.Config{Workers: 4, Observer: e, Retention: relay.NoRetention})
+		for n := range 100 {
+			m.enqueue(t, o, outbox.Message{Key: keyIn(n%4, 4, 0)})
+			o.Wake()
+			time.Sleep(7 * time.Millisecond)
+		}
+		time.Sleep(500 * time.Millisecond)
+		stop()
+		got := ops.take()
+		if got["ready"] != got["settle"] {
+			t.Errorf("%d reads for %d settles: the others found nothing", got["ready"], got["settle"])
+		}
+	})
+}
+
+// Scheduled and due messages are looked for when the poll says that there are some.
+func TestDueIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		b, ops := &broker{}, countOps(m)
+		stop := run(t, o, b, relay.Config{})
+		m.enqueue(t, o, outbox.Message{Key: "now"})
+		time.Sleep(500 * time.Millisecond)
+		if got := ops.take(); got["surface"]+got["due"] != 0 {
+			t.Errorf("with nothing parked: %v", got)
+		}
+		m.enqueue(t, o, outbox.Message{Key: "later", Delay: time.Second})
+		time.Sleep(3 * time.Second)
+		stop()
+		if got := ops.take(); got["surface"] == 0 || got["due"] == 0 || len(b.got()) != 2 {
+			t.Errorf("with a scheduled message: %v, %d published", got, len(b.got()))
+		}
+	})
+}
