@@ -236,7 +236,7 @@ func claimableAtOnce(t *trial) {
 	}
 	soon := t.message("")
 	soon.Delay = time.Microsecond
-	t.enqueueUnseen(soon)
+	t.enqueueAll(soon)
 	t.await("a scheduled message to be due", func() bool {
 		lanes, err := store.Poll(t.ctx, db, "hand", 1)
 		t.must(err, "poll")

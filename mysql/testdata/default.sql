@@ -245,7 +245,10 @@ COMMIT;
 -- When there are more ready rows than were looked at: also reads of each lane one
 -- entry of ready's primary key, the newest, because rows deleted but not yet purged
 -- lie at the other end. Locks nothing.
-SELECT l.lane
+SELECT l.lane, COALESCE(((SELECT p.available_at FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_due_at`)
+         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
+    OR (SELECT p.available_at FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_due_at`)
+         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)), 0)
 FROM `outbox_lane` AS l
 WHERE (l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)
   AND ((SELECT r.seq FROM `outbox` AS r FORCE INDEX (PRIMARY)
@@ -261,7 +264,10 @@ LIMIT ?
 -- pollAmong --
 -- When the lanes with ready rows are known: reads the lane rows, and of each lane two
 -- entries of parked_due_at. Locks nothing.
-SELECT l.lane
+SELECT l.lane, COALESCE(((SELECT p.available_at FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_due_at`)
+         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
+    OR (SELECT p.available_at FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_due_at`)
+         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)), 0)
 FROM `outbox_lane` AS l
 WHERE (l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)
   AND (FIND_IN_SET(l.lane, ?) > 0

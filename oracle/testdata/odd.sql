@@ -281,8 +281,11 @@ COMMIT;
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED
 
 -- poll --
-SELECT c.lane FROM (
-  SELECT l.lane FROM "Odd x"."ORDER_LANE" l
+SELECT c.lane, c.due FROM (
+  SELECT l.lane, CASE WHEN (SELECT /*+ NO_UNNEST INDEX(p (state lane available_at)) */ MIN(p.available_at) FROM "Odd x"."ORDER_PARKED" p
+         WHERE p.state = 2 AND p.lane = l.lane) <= SYS_EXTRACT_UTC(SYSTIMESTAMP)
+    OR (SELECT /*+ NO_UNNEST INDEX(p (state lane available_at)) */ MIN(p.available_at) FROM "Odd x"."ORDER_PARKED" p
+         WHERE p.state = 1 AND p.lane = l.lane) <= SYS_EXTRACT_UTC(SYSTIMESTAMP) THEN 1 ELSE 0 END AS due FROM "Odd x"."ORDER_LANE" l
   WHERE (l.lease_until <= SYS_EXTRACT_UTC(SYSTIMESTAMP) OR l.owner = :1)
     AND ((SELECT /*+ NO_UNNEST INDEX(r (lane seq)) */ MAX(r.seq) FROM "Odd x"."ORDER" r
          WHERE r.lane = l.lane) IS NOT NULL

@@ -252,17 +252,22 @@ UPDATE "Odd ""x"""."order_meta" SET version = 3;
 -- of parked_due_at. The newest row is looked for first, because the dead
 -- entries of an old snapshot lie at the other end; the floor, $3, keeps the look
 -- above them when there is no row. Locks nothing.
-SELECT l.lane
-FROM "Odd ""x"""."order_lane" AS l
-WHERE (l.lease_until <= statement_timestamp() OR l.owner = $1::text)
-  AND ((SELECT r.seq FROM "Odd ""x"""."order" AS r WHERE r.lane = l.lane AND r.seq > $3::bigint
-        ORDER BY r.lane DESC, r.seq DESC LIMIT 1) IS NOT NULL
-    OR (SELECT p.pos FROM "Odd ""x"""."order_parked" AS p WHERE p.lane = l.lane AND p.state = 'retry'
+SELECT l.lane, ((SELECT p.pos FROM "Odd ""x"""."order_parked" AS p WHERE p.lane = l.lane AND p.state = 'retry'
           AND p.available_at <= statement_timestamp()
         ORDER BY p.available_at LIMIT 1) IS NOT NULL
     OR (SELECT p.pos FROM "Odd ""x"""."order_parked" AS p WHERE p.lane = l.lane AND p.state = 'scheduled'
           AND p.available_at <= statement_timestamp()
         ORDER BY p.available_at LIMIT 1) IS NOT NULL)
+FROM "Odd ""x"""."order_lane" AS l
+WHERE (l.lease_until <= statement_timestamp() OR l.owner = $1::text)
+  AND ((SELECT r.seq FROM "Odd ""x"""."order" AS r WHERE r.lane = l.lane AND r.seq > $3::bigint
+        ORDER BY r.lane DESC, r.seq DESC LIMIT 1) IS NOT NULL
+    OR ((SELECT p.pos FROM "Odd ""x"""."order_parked" AS p WHERE p.lane = l.lane AND p.state = 'retry'
+          AND p.available_at <= statement_timestamp()
+        ORDER BY p.available_at LIMIT 1) IS NOT NULL
+    OR (SELECT p.pos FROM "Odd ""x"""."order_parked" AS p WHERE p.lane = l.lane AND p.state = 'scheduled'
+          AND p.available_at <= statement_timestamp()
+        ORDER BY p.available_at LIMIT 1) IS NOT NULL))
 -- A time ahead of now is from before the clock was set back.
 ORDER BY CASE WHEN l.served_at <= statement_timestamp() THEN l.served_at ELSE 'epoch' END, l.lane
 LIMIT $2::bigint
