@@ -112,19 +112,27 @@ func (b *batch) settlement() dialect.Settlement {
 func (b *batch) fail(it *item, err error) (passes bool) {
 	it.err, it.at = err, time.Now()
 	attempt := it.row.Attempts + 1
-	if IsUnavailable(err) && !errors.Is(err, errDown) && b.suspects.strike(b.destinationOf(it.row.Topic), it.row.ID) {
-		// Others get through again and again while this one does not: it is the
-		// message, not the broker.
-		err = fmt.Errorf("others of the destination get through: %s", reason(err))
-		it.err = err
+	if IsUnavailable(err) && !errors.Is(err, errDown) {
+		switch b.suspects.strike(b.destinationOf(it.row.Topic), it.row.Topic, it.row.ID) {
+		case blameMessage:
+			err = fmt.Errorf("others of the topic get through: %s", reason(err))
+			it.err = err
+		case blameTopic:
+			if b.slow.wait(it.row.Topic) == 0 {
+				b.slow.fail(it.row.Topic, it.at, err)
+			}
+		case blameDestination:
+		}
 	}
 	switch {
 	case IsPermanent(err):
 		it.outcome, it.counted = died, true
-	case IsUnavailable(err) && b.destination != nil:
-		// Other destinations must flow: out of their way.
+	case IsUnavailable(err) && (b.destination != nil || b.parked):
+		// Other destinations must flow, and so must ready messages, which are read
+		// behind parked ones: out of their way.
 		it.outcome = failed
-		it.delay = max(jitter(b.down.wait(b.destination(it.row.Topic))), min(AskedDelay(err), b.cfg.RetryMax))
+		wait := max(b.down.wait(b.destinationOf(it.row.Topic)), b.slow.wait(it.row.Topic))
+		it.delay = max(jitter(wait), min(AskedDelay(err), b.cfg.RetryMax))
 	case uncounted(err):
 		it.outcome = left
 	case errors.Is(err, errSetAside):

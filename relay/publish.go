@@ -241,7 +241,7 @@ func (b *batch) try(chunk []*item) result {
 	b.judge(chunk, errs, began)
 	for i, it := range chunk {
 		if errs[i] == nil {
-			b.suspects.clear(b.destinationOf(it.row.Topic), it.row.ID)
+			b.suspects.clear(b.destinationOf(it.row.Topic), it.row.Topic, it.row.ID)
 		}
 	}
 	b.observe(Attempted{Lane: b.lease.Lane, Messages: messages, Errors: errs, Waited: began.Sub(b.read), Took: time.Since(began)})

@@ -10,20 +10,32 @@ import (
 
 // suspects are messages for which their destination was unavailable while others
 // got through to it: a message that makes its broker break the connection must
-// not pass for an outage for ever.
+// not pass for an outage for ever, nor must a topic that alone is unavailable.
 type suspects struct {
 	any atomic.Bool // the list is not empty
 
 	mu   sync.Mutex
 	list map[uuid.UUID]suspect
-	// accepted counts messages by destination, while there are suspects.
-	accepted map[string]int64
+	// Messages accepted, while there are suspects.
+	byTopic, byDestination map[string]int64
 }
 
 type suspect struct {
-	strikes  int
-	accepted int64 // by its destination, at the last strike
+	// How often others got through between two tries: of its topic, and only of
+	// other topics of its destination.
+	strikes, passed int
+	// Accepted at the last try.
+	topic, destination int64
 }
+
+// blame says what an error that speaks of an unavailable destination is laid to.
+type blame int
+
+const (
+	blameDestination blame = iota
+	blameTopic
+	blameMessage
+)
 
 const (
 	// strikesOut is how often others must have got through in between.
@@ -33,33 +45,48 @@ const (
 )
 
 // strike notes that the destination was unavailable for the message, which was
-// tried, and tells whether that is to be held against the message.
-func (s *suspects) strike(destination string, id uuid.UUID) bool {
+// tried, and tells what that is to be held against. It is the message only where
+// others of its topic got through again since the last try: other topics prove
+// nothing against it, since its own may be unavailable alone, and nor does what
+// got through before an outage.
+func (s *suspects) strike(destination, topic string, id uuid.UUID) blame {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.list == nil || len(s.list) >= mostSuspects {
-		s.list, s.accepted = make(map[uuid.UUID]suspect), make(map[string]int64)
+		s.list, s.byTopic, s.byDestination = make(map[uuid.UUID]suspect), make(map[string]int64), make(map[string]int64)
 	}
-	now := s.accepted[destination]
 	was, known := s.list[id]
-	if known && now > was.accepted {
-		was.strikes++
+	now := was
+	now.topic, now.destination = s.byTopic[topic], s.byDestination[destination]
+	to := blameDestination
+	switch {
+	case !known:
+	case now.topic > was.topic:
+		now.strikes++
+		if now.strikes >= strikesOut {
+			to = blameMessage
+		}
+	case now.destination > was.destination:
+		now.passed++
+		if now.passed >= strikesOut {
+			to = blameTopic
+		}
 	}
-	was.accepted = now
-	s.list[id] = was
+	s.list[id] = now
 	s.any.Store(true)
-	return was.strikes >= strikesOut
+	return to
 }
 
 // clear notes a message that the destination has accepted.
-func (s *suspects) clear(destination string, id uuid.UUID) {
+func (s *suspects) clear(destination, topic string, id uuid.UUID) {
 	if !s.any.Load() {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.list, id)
-	s.accepted[destination]++
+	s.byTopic[topic]++
+	s.byDestination[destination]++
 	s.any.Store(len(s.list) > 0)
 }
 
