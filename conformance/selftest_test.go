@@ -148,6 +148,8 @@ type breach struct {
 	unordered bool
 	// claimsTwice gives lanes away whose lease has not ended.
 	claimsTwice bool
+	// dueUntold polls without a word on parked messages that are due.
+	dueUntold bool
 	// forgets drops what the last owner had in hand when it did not release the lane.
 	forgets bool
 	// ownCount numbers messages by a count of its own, which no rollback takes back.
@@ -232,6 +234,11 @@ var breaches = map[string]breach{
 		claimsTwice: true,
 		fails:       []string{"Relay/StaleOwnerChangesNothing", "Relay/PublishedOnceWithoutFaults", "Relay/OrderPerKeyWithManyRelays", "Relay/ClockSkew", "Relay/NoTransactionWhilePublishing"},
 		touched:     "Relay/.*|Revision/GapFree|Purge/OneRelayOfMany|Enqueue/CommitIsFound|Operator/InvariantHoldsUnderRaces",
+	},
+	// What is due is then left for ever; the scenario that names it asks the poll itself.
+	"due untold": {
+		dueUntold: true, area: "Relay/NewIsClaimableAtOnce",
+		fails: []string{"Relay/NewIsClaimableAtOnce"},
 	},
 	"forgets crash": {
 		forgets: true,
@@ -344,7 +351,11 @@ func (s *store) lease(ctx context.Context, db dialect.DB, l dialect.Lease) diale
 // Poll implements [dialect.Lanes].
 func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]dialect.Candidate, error) {
 	if !s.breach.claimsTwice {
-		return s.Store.Poll(ctx, db, owner, limit)
+		lanes, err := s.Store.Poll(ctx, db, owner, limit)
+		for i := range lanes {
+			lanes[i].Due = lanes[i].Due && !s.breach.dueUntold
+		}
+		return lanes, err
 	}
 	rows, err := db.QueryContext(ctx, s.sql(`SELECT DISTINCT lane FROM {ready} UNION SELECT lane FROM {parked}
 		WHERE state IN ('scheduled', 'retry') AND available_at <= CAST(unixepoch('subsec') * 1e6 AS INTEGER)`))
