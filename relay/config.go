@@ -27,7 +27,8 @@ type Config struct {
 	// Owner names the relay in the lane table. It must be unique among running
 	// relays. Default: host name, process id and a random suffix.
 	Owner string
-	// Workers is how many lanes are worked on at a time. Default: 4.
+	// Workers is how many lanes are read and published from at a time. The last settle
+	// of a lane that was emptied needs none. Default: 4.
 	Workers int
 	// Batch is the most messages read and settled at a time. Default: 500.
 	Batch int
@@ -35,7 +36,9 @@ type Config struct {
 	// Default: 16 MiB.
 	BatchBytes int64
 	// Lease is how long a lane stays with a relay that no longer renews, and so
-	// how long its messages wait after a crash. At least 1s. Default: 15s.
+	// how long its messages wait after a crash. A lane that was emptied a moment ago
+	// (PollMax, at most a third of the lease) counts among its lanes. At least 1s.
+	// Default: 15s.
 	Lease time.Duration
 	// Turn is how long a relay keeps a lane that does not get empty before it
 	// gives others a chance. Default: 2s.

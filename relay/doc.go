@@ -12,7 +12,8 @@
 // turn is over: bring scheduled messages that are due into their place, publish
 // parked messages that are due and what is held behind them, publish ready
 // messages, settle. Renewal runs beside it. Who loses the lease stops
-// publishing and changes nothing any more.
+// publishing and changes nothing any more. A lane that was emptied stays with the
+// relay for a moment, so that the next message there waits for no claim.
 //
 // # Outcomes
 //
