@@ -56,7 +56,7 @@ func TestCost(t *testing.T) {
 			{"Poll", 320, func() error { _, err := store.Poll(ctx, db, "me", 4); return err }},
 			{"Pending", 60, func() error { _, _, err := store.Pending(ctx, db, "me"); return err }},
 			{"Extend", 10, func() error { _, err := store.Extend(ctx, db, lease, time.Hour); return err }},
-			{"Ready", 500, func() error { _, err := store.Ready(ctx, db, 1, 0, limit); return err }},
+			{"Ready", 600, func() error { _, err := store.Ready(ctx, db, 1, 0, limit); return err }},
 			{"Due", 300, func() error { _, err := store.Due(ctx, db, 1, limit); return err }},
 			{"Surface", 30, func() error { _, _, err := store.Surface(ctx, db, lease, 100); return err }},
 			{"Settle", 400, func() error {

@@ -105,6 +105,12 @@ func isDuplicate(err error) bool {
 	return errors.As(err, &server) && classifyServer(server) == dialect.Duplicate
 }
 
+// isConflict tells whether the server undid a statement for another session's sake.
+func isConflict(err error) bool {
+	server := new(mysql.MySQLError)
+	return errors.As(err, &server) && classifyServer(server) == dialect.Conflict
+}
+
 // isDenied tells whether the user lacks a privilege on a table.
 func isDenied(err error) bool {
 	server := new(mysql.MySQLError)

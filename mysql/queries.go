@@ -111,17 +111,21 @@ SELECT
     COALESCE(MAX(l.lease_until > UTC_TIMESTAMP(6) AND l.owner <> ?), 0)
 FROM {lane} AS l`
 
-const claimSQL = `
--- Locks one lane row by primary key, or passes by when another session has it.
-SELECT epoch FROM {lane}
-WHERE lane = ? AND (lease_until <= UTC_TIMESTAMP(6) OR owner = ?)
-FOR UPDATE SKIP LOCKED`
+// claimSQL and releaseSQL are a transaction each, by themselves: a relay asks for them
+// at every turn. They pass by a lane row that another session has locked, for a
+// statement that waits would go on when its caller has given up. Each tells by its
+// last insert id whether it found its row, and if so whether it has committed.
 
-const ownSQL = `
--- Under the lock of claim.
-UPDATE {lane}
-SET owner = ?, epoch = epoch + 1, served_at = UTC_TIMESTAMP(6), lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
-WHERE lane = ?`
+const claimSQL = `
+-- One lane row by primary key: the inner query locks it, or passes by.
+UPDATE (
+    SELECT c.lane FROM {lane} AS c FORCE INDEX (PRIMARY)
+    WHERE c.lane = ? AND (c.lease_until <= UTC_TIMESTAMP(6) OR c.owner = ?)
+    LIMIT 1 FOR UPDATE SKIP LOCKED
+) AS n
+STRAIGHT_JOIN {lane} AS l FORCE INDEX (PRIMARY) ON l.lane = n.lane
+SET l.epoch = LAST_INSERT_ID((l.epoch + 1) * 2 + @@autocommit) DIV 2, l.owner = ?, l.served_at = UTC_TIMESTAMP(6),
+    l.lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND`
 
 const fenceSQL = `
 -- The fence: waits for the lane row's lock, then finds the lease in its newest
@@ -132,9 +136,19 @@ const extendSQL = `
 -- Behind the fence.
 UPDATE {lane} SET lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE lane = ?`
 
-const releaseSQL = `
+const endSQL = `
 -- Behind the fence. Without an owner the epoch alone opens no fence.
 UPDATE {lane} SET owner = '', lease_until = UTC_TIMESTAMP(6) WHERE lane = ?`
+
+const releaseSQL = `
+-- As claim, with the fence.
+UPDATE (
+    SELECT c.lane FROM {lane} AS c FORCE INDEX (PRIMARY)
+    WHERE c.lane = ? AND c.owner = ? AND c.epoch = ?
+    LIMIT 1 FOR UPDATE SKIP LOCKED
+) AS n
+STRAIGHT_JOIN {lane} AS l FORCE INDEX (PRIMARY) ON l.lane = n.lane
+SET l.owner = '', l.epoch = LAST_INSERT_ID(l.epoch * 2 + @@autocommit) DIV 2, l.lease_until = UTC_TIMESTAMP(6)`
 
 // insertSQL and scheduleSQL are followed by one row of values a message, rows
 // separated by commas. Rows get their seq in the order of the list.
@@ -212,6 +226,23 @@ const leaseSQL = `
 -- Whether there is a lease. Locks nothing.
 SELECT COUNT(*) FROM {lane} WHERE lane = ? AND owner = ? AND epoch = ?`
 
+// lookScheduledSQL and lookRetrySQL run outside a transaction, so that a turn that finds
+// nothing due pays one round trip. What they see may be old, or not committed, for a
+// proxy may send them to a replica: that nothing is due delays what is, and anything
+// else they say is asked again in a transaction.
+
+const lookScheduledSQL = `
+-- Whether there is a lease and anything scheduled that is due, by the first entry of
+-- parked_due_at. Locks nothing.
+SELECT @@autocommit, (SELECT 1 FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
+    WHERE p.lane = ? AND p.state = 'scheduled' AND p.available_at <= UTC_TIMESTAMP(6) LIMIT 1) IS NOT NULL
+FROM {lane} WHERE lane = ? AND owner = ? AND epoch = ?`
+
+const lookRetrySQL = `
+-- Whether a head is due, by the first entry of parked_due_at. Locks nothing.
+SELECT @@autocommit, (SELECT 1 FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
+    WHERE p.lane = ? AND p.state = 'retry' AND p.available_at <= UTC_TIMESTAMP(6) LIMIT 1) IS NOT NULL`
+
 // The statements of Surface run behind the fence, dueScheduled before it as well.
 
 const dueScheduledSQL = `
@@ -242,64 +273,60 @@ const deleteParkedSQL = `
 DELETE p FROM ` + parkedRefs + `
 WHERE p.lane = ?`
 
-// What a turn reads is measured first, and chosen row by row where it is too large or the
-// lane has a blocked key: the driver must read to its end whatever the server has begun
-// to send.
+// What a turn reads of a message is asked for in a form that takes little memory to
+// read, for each value that is not NULL or a small number costs the driver some: see
+// unpack. Headers and payload come along where both together are within what a row may
+// bring; where not, their size does, and they are read by themselves, for the driver must
+// read to its end whatever the server has begun to send.
+const (
+	// What is usual comes as NULL. The size is that of the headers, which are below 16 MiB,
+	// and that of the payload times 16 Mi.
+	packed = `CASE WHEN ` + bodyFits + ` THEN NULL ELSE LENGTH(m.headers) + COALESCE(LENGTH(m.payload), 0) * 16777216 END,
+    CASE WHEN ` + bodyFits + ` THEN NULLIF(m.headers, '{}') END, CASE WHEN ` + bodyFits + ` THEN m.payload END,
+    CONCAT(m.id, m.topic), m.{key}, m.key_hash, m.type, NULLIF(m.content_type, 'application/json'), COALESCE(m.revision, 0), m.replay,
+    TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, m.created_at)`
+	bodyFits = `LENGTH(m.headers) + COALESCE(LENGTH(m.payload), 0) <= ?`
+)
 
-// readyChoice is what a read needs to know of ready rows to choose among them; whether
-// the key is blocked is one entry of parked_blocked a row, where the lane has a blocked
-// key at all.
-const readyChoice = `
-SELECT r.seq,
+const readyBoundsSQL = `
+-- The time, and of the first ready rows above a floor, one range of the index on seq, how
+-- many there are, how many in the lane, and the first and the last of these.
+SELECT TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, UTC_TIMESTAMP(6)), COUNT(*), COUNT(CASE WHEN m.lane = ? THEN 1 END),
+    COALESCE(MIN(CASE WHEN m.lane = ? THEN m.seq END), 0), COALESCE(MAX(CASE WHEN m.lane = ? THEN m.seq END), 0)
+FROM (
+    SELECT r.lane, r.seq FROM {ready} AS r FORCE INDEX ({name:seq}) WHERE r.seq > ? ORDER BY r.seq LIMIT ?
+) AS m`
+
+const readySQL = `
+-- One range of ready's primary key. Whether the key is blocked is one entry of
+-- parked_blocked a row, where the lane has a blocked key at all.
+SELECT m.seq,
     CASE WHEN (SELECT 1 FROM {parked} AS p FORCE INDEX ({name:parked_blocked})
                WHERE p.blocking = 1 AND p.lane = ? LIMIT 1) IS NULL
     THEN 0
     ELSE (SELECT 1 FROM {parked} AS p FORCE INDEX ({name:parked_blocked})
-          WHERE p.blocking = 1 AND p.lane = r.lane AND p.key_hash = r.key_hash LIMIT 1) IS NOT NULL
+          WHERE p.blocking = 1 AND p.lane = m.lane AND p.key_hash = m.key_hash LIMIT 1) IS NOT NULL
     END,
-    LENGTH(r.headers), COALESCE(LENGTH(r.payload), 0)
-FROM `
-
-const sizeReadySQL = `
--- How many rows there are in a range of ready's primary key, up to a limit, which is the
--- last, how large they are, and whether the lane has a blocked key at all.
-SELECT COUNT(*), COALESCE(MAX(m.seq), 0), COALESCE(SUM(m.size), 0),
-    (SELECT 1 FROM {parked} AS p FORCE INDEX ({name:parked_blocked})
-     WHERE p.blocking = 1 AND p.lane = ? LIMIT 1) IS NOT NULL
-FROM (
-    SELECT r.seq, LENGTH(r.headers) + COALESCE(LENGTH(r.payload), 0) AS size
-    FROM {ready} AS r FORCE INDEX (PRIMARY)
-    WHERE r.lane = ? AND r.seq BETWEEN ? AND ?
-    ORDER BY r.seq
-    LIMIT ?
-) AS m`
-
-const chooseReadySQL = `
--- One range of ready's primary key.` + readyChoice + `{ready} AS r FORCE INDEX (PRIMARY)
-WHERE r.lane = ? AND r.seq BETWEEN ? AND ?
-ORDER BY r.seq
+    ` + packed + `, TIMESTAMPDIFF(MICROSECOND, m.created_at, m.ready_at)
+FROM {ready} AS m FORCE INDEX (PRIMARY)
+WHERE m.lane = ? AND m.seq BETWEEN ? AND ?
+ORDER BY m.seq
 LIMIT ?`
 
-// readyColumns are what a ready row is read by.
-const readyColumns = `r.headers,
-    TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, r.created_at), COALESCE(r.revision, 0), r.replay,
-    TIMESTAMPDIFF(MICROSECOND, r.ready_at, UTC_TIMESTAMP(6)), `
+// bodyList are rows whose headers and, where wanted, payload are read by themselves.
+const bodyList = `JSON_TABLE(?, '$[*]' COLUMNS (place BIGINT PATH '$[0]', wanted INT PATH '$[1]')) AS n`
 
-const readySQL = `
--- By ready's primary key. The payload of a blocked row stays where it is.
-SELECT r.seq, 0, 0, r.lane, r.id, r.topic, r.{key}, r.key_hash, r.type, r.content_type,
-    CASE WHEN n.blocked = 0 THEN r.payload END, ` + readyColumns + `n.blocked
-FROM JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', blocked INT PATH '$[1]')) AS n
-STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq
-ORDER BY n.seq`
+const readyBodiesSQL = `
+-- By ready's primary key.
+SELECT n.place, r.headers, CASE WHEN n.wanted = 1 THEN r.payload END
+FROM ` + bodyList + `
+STRAIGHT_JOIN {ready} AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.place`
 
-const readyRangeSQL = `
--- One range of ready's primary key, none of whose rows is blocked.
-SELECT r.seq, 0, 0, r.lane, r.id, r.topic, r.{key}, r.key_hash, r.type, r.content_type,
-    r.payload, ` + readyColumns + `0
-FROM {ready} AS r FORCE INDEX (PRIMARY)
-WHERE r.lane = ? AND r.seq BETWEEN ? AND ?
-ORDER BY r.seq`
+const parkedBodiesSQL = `
+-- By parked's primary key.
+SELECT n.place, p.headers, CASE WHEN n.wanted = 1 THEN p.payload END
+FROM ` + bodyList + `
+STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.lane = ? AND p.pos = n.place`
 
 const dueHeadsSQL = `
 -- Along parked_due_at.
@@ -323,17 +350,12 @@ WHERE p.lane = ? AND p.key_hash = ? AND p.state = 'held' AND p.seq < ?
 ORDER BY p.seq
 LIMIT ?`
 
-// parkedColumns are what a parked row is read by.
-const parkedColumns = `COALESCE(p.seq, 0), p.pos, p.attempts, p.lane, p.id, p.topic, p.{key}, p.key_hash, p.type, p.content_type,
-    p.payload, p.headers,
-    TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, p.created_at), COALESCE(p.revision, 0), p.replay,
-    TIMESTAMPDIFF(MICROSECOND, p.created_at, UTC_TIMESTAMP(6)), 0`
-
 const readParkedSQL = `
 -- By parked's primary key, in the order of the list.
-SELECT ` + parkedColumns + `
+SELECT COALESCE(m.seq, 0), 0,
+    ` + packed + `, TIMESTAMPDIFF(MICROSECOND, m.created_at, UTC_TIMESTAMP(6)), m.pos, m.attempts
 FROM ` + posList + `
-STRAIGHT_JOIN {parked} AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+STRAIGHT_JOIN {parked} AS m FORCE INDEX (PRIMARY) ON m.pos = n.pos
 ORDER BY n.nth`
 
 const settleSQL = `
@@ -471,6 +493,12 @@ SELECT
 
 // In the operators' statements {filter} stands for the conditions of a
 // [dialect.Filter]; see filter.
+
+// parkedColumns are what a parked row is listed by.
+const parkedColumns = `COALESCE(p.seq, 0), p.pos, p.attempts, p.lane, p.id, p.topic, p.{key}, p.key_hash, p.type, p.content_type,
+    p.payload, p.headers,
+    TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, p.created_at), COALESCE(p.revision, 0), p.replay,
+    TIMESTAMPDIFF(MICROSECOND, p.created_at, UTC_TIMESTAMP(6)), 0`
 
 const parkedSQL = `
 -- Along parked's primary key, or the index that serves the filter.
@@ -763,10 +791,11 @@ SELECT COALESCE(SUM(lane BETWEEN 0 AND ? - 1), 0), COALESCE(SUM(lane NOT BETWEEN
 type statements struct {
 	poll, pollAmong, readyAbove, newest                 string
 	pending, lease                                      string
-	claim, own, fence, extend, release                  string
+	claim, fence, extend, release, end                  string
 	insert, schedule                                    string
 	dueScheduled, surface, surfacedTwice, deleteParked  string
-	sizeReady, chooseReady, ready, readyRange           string
+	lookScheduled, lookRetry                            string
+	readyBounds, ready, readyBodies, parkedBodies       string
 	dueHeads, dueBarrier, dueHeld, readParked           string
 	settle, keysOfReady, keysOfParked                   string
 	archiveReady, archiveParked, fail, failParked, hold string
@@ -796,11 +825,12 @@ func render(t dialect.Tables) statements {
 	}
 	return statements{
 		poll: x(pollSQL), pollAmong: x(pollAmongSQL), readyAbove: x(readyAboveSQL), newest: x(newestSQL),
-		pending: x(pendingSQL), lease: x(leaseSQL), claim: x(claimSQL), own: x(ownSQL),
-		fence: x(fenceSQL), extend: x(extendSQL), release: x(releaseSQL),
+		pending: x(pendingSQL), lease: x(leaseSQL), claim: x(claimSQL),
+		fence: x(fenceSQL), extend: x(extendSQL), release: x(releaseSQL), end: x(endSQL),
+		lookScheduled: x(lookScheduledSQL), lookRetry: x(lookRetrySQL),
 		insert: x(insertSQL), schedule: x(scheduleSQL),
 		dueScheduled: x(dueScheduledSQL), surface: x(surfaceSQL), surfacedTwice: x(surfacedTwiceSQL), deleteParked: x(deleteParkedSQL),
-		sizeReady: x(sizeReadySQL), chooseReady: x(chooseReadySQL), ready: x(readySQL), readyRange: x(readyRangeSQL),
+		readyBounds: x(readyBoundsSQL), ready: x(readySQL), readyBodies: x(readyBodiesSQL), parkedBodies: x(parkedBodiesSQL),
 		dueHeads: x(dueHeadsSQL), dueBarrier: x(dueBarrierSQL), dueHeld: x(dueHeldSQL), readParked: x(readParkedSQL),
 		settle: x(settleSQL), keysOfReady: x(keysOfReadySQL), keysOfParked: x(keysOfParkedSQL),
 		archiveReady: x(archiveReadySQL), archiveParked: x(archiveParkedSQL), fail: x(failSQL), failParked: x(failParkedSQL), hold: x(holdSQL),

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	driverpkg "github.com/go-sql-driver/mysql"
 
@@ -109,9 +110,9 @@ func TestStatementBinlog(t *testing.T) {
 		if told := strings.Contains(fmt.Sprint(found.Problems), "binlog_format is STATEMENT"); told != logged {
 			t.Errorf("log_bin is %t, problems: %q", logged, found.Problems)
 		}
-		_, _, err = f.store.Claim(t.Context(), db, 1, "me", 1)
+		_, err = f.store.Settle(t.Context(), db, f.claim(1, "me"), time.Hour, dialect.Settlement{})
 		if failed := err != nil; failed != logged {
-			t.Errorf("log_bin is %t, claim: %v", logged, err)
+			t.Errorf("log_bin is %t, settle: %v", logged, err)
 		}
 	})
 }

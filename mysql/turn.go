@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/outbox-suite/outbox/dialect"
@@ -21,19 +22,13 @@ func (s *store) Pending(ctx context.Context, db dialect.DB, owner string) (work,
 	return work, held, err
 }
 
-// Claim takes a lane in one transaction, passing by a locked one.
+// Claim takes a lane in one statement, passing by a locked one.
 func (s *store) Claim(ctx context.Context, db dialect.DB, lane int, owner string, ttl time.Duration) (epoch int64, ok bool, err error) {
-	ok, err = inTx(ctx, db, func(tx *sql.Tx) (bool, error) {
-		free, err := query1(ctx, tx, []any{&epoch}, s.sql.claim, lane, []byte(owner))
-		if err != nil || !free {
-			return false, err
-		}
-		return true, exec(ctx, tx, s.sql.own, []byte(owner), micros(ttl), lane)
-	})
-	if !ok {
-		return 0, false, err
+	epoch, ok, err = write(ctx, db, s.sql.claim, lane, []byte(owner), []byte(owner), micros(ttl))
+	if isConflict(err) {
+		return 0, false, nil // another session has changed the row: MariaDB says so where all reads lock
 	}
-	return epoch + 1, true, nil
+	return epoch, ok, err
 }
 
 // fenced runs do in a transaction that begins with the fence. ok is false when the
@@ -56,10 +51,14 @@ func (s *store) Extend(ctx context.Context, db dialect.DB, lease dialect.Lease, 
 	})
 }
 
-// Release ends a lease behind the fence.
+// Release ends a lease in one statement, or behind the fence where that passes it by.
 func (s *store) Release(ctx context.Context, db dialect.DB, lease dialect.Lease) error {
-	_, err := s.fenced(ctx, db, lease, func(tx *sql.Tx) error {
-		return exec(ctx, tx, s.sql.release, lease.Lane)
+	_, done, err := write(ctx, db, s.sql.release, lease.Lane, []byte(lease.Owner), lease.Epoch)
+	if done || err != nil && !isConflict(err) {
+		return err
+	}
+	_, err = s.fenced(ctx, db, lease, func(tx *sql.Tx) error {
+		return exec(ctx, tx, s.sql.end, lease.Lane)
 	})
 	return err
 }
@@ -83,12 +82,16 @@ func (s *store) dueScheduled(ctx context.Context, tx *sql.Tx, lane, limit int) (
 // behind the fence.
 //
 // A producer that has inserted the same id as ready and not ended must not hold up the
-// lane, for the insert would wait for it with the lane row locked. So the first look
+// lane, for the insert would wait for it with the lane row locked. So a second look
 // also sees what is not committed, and what is taken by such a row waits for a later
 // call. A producer that comes between the two looks makes it wait, at most for the
 // server's innodb_lock_wait_timeout, and then fail with a [dialect.Conflict] or
 // [dialect.Duplicate] error.
 func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease, limit int) (moved int, ok bool, err error) {
+	nothing, err := look(ctx, db, s.sql.lookScheduled, lease.Lane, lease.Lane, []byte(lease.Owner), lease.Epoch)
+	if err != nil || nothing {
+		return 0, err == nil, err
+	}
 	open := make(map[[16]byte]bool)
 	var held, found bool
 	err = readAt(ctx, db, sql.LevelReadUncommitted, func(tx *sql.Tx) error {
@@ -166,64 +169,29 @@ func (b *budget) spend(size int64) {
 	b.bytes -= size
 }
 
-// Ready reads a batch from one snapshot: first which rows there are and how large,
-// then those within the limit, as a range where it can.
+// Ready reads a batch from one snapshot: first where the lane's rows are, then these.
 func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64, limit dialect.Limit) (rows []dialect.Row, err error) {
 	err = read(ctx, db, func(tx *sql.Tx) error {
-		first, all, err := s.readyAbove(ctx, tx, after)
-		if err != nil {
+		var now, there, own, first, last int64
+		if _, err := query1(ctx, tx, []any{&now, &there, &own, &first, &last}, s.sql.readyBounds, lane, lane, lane, after, readyAboveRows); err != nil {
 			return err
 		}
-		var seqs []int64
-		for _, r := range first {
-			if r.lane == lane && len(seqs) < limit.Rows {
-				seqs = append(seqs, r.seq)
-			}
-		}
-		from, to := after+1, int64(math.MaxInt64)
+		all := there < readyAboveRows
+		from, to, most := after+1, int64(math.MaxInt64), limit.Rows
 		switch {
-		case all && len(seqs) == 0:
+		case all && own == 0:
 			return nil
-		case all || len(seqs) == limit.Rows:
-			from, to = seqs[0], seqs[len(seqs)-1] // there is nothing else between them
+		case all || own >= int64(limit.Rows):
+			from, to = first, last // there is nothing else between them
+			most = min(most, int(own))
 		}
-		var count, last, size int64
-		var blocked bool
-		if _, err := query1(ctx, tx, []any{&count, &last, &size, &blocked}, s.sql.sizeReady, lane, lane, from, to, limit.Rows); err != nil || count == 0 {
-			return err
-		}
-		if !blocked && (limit.Bytes <= 0 || size <= limit.Bytes) {
-			rows, err = query(ctx, tx, rowColumns, s.sql.readyRange, lane, from, last)
-		} else {
-			rows, err = s.readySome(ctx, tx, lane, from, last, limit)
-		}
+		u := unpacker{lane: lane, now: now, rows: make([]dialect.Row, 0, most)}
+		fits := inlined(limit)
+		rows, err = u.all(ctx, tx, newBudget(limit), s.sql.readyBodies,
+			s.sql.ready, lane, fits, fits, fits, lane, from, to, limit.Rows)
 		return err
 	})
 	return rows, err
-}
-
-// readySome reads the rows of a range that are within the limit, and of blocked ones no
-// payload.
-func (s *store) readySome(ctx context.Context, tx *sql.Tx, lane int, from, to int64, limit dialect.Limit) ([]dialect.Row, error) {
-	type choice struct {
-		seq              int64
-		blocked          bool
-		headers, payload int64
-	}
-	choices, err := query(ctx, tx, func(c *choice) []any { return []any{&c.seq, &c.blocked, &c.headers, &c.payload} }, s.sql.chooseReady, lane, lane, from, to, limit.Rows)
-	if err != nil {
-		return nil, err
-	}
-	var list [][2]int64
-	for b := newBudget(limit); len(list) < len(choices) && b.left(); {
-		c := choices[len(list)]
-		if c.blocked {
-			c.payload = 0 // it stays where it is
-		}
-		b.spend(c.headers + c.payload)
-		list = append(list, [2]int64{c.seq, int64(bit(c.blocked))})
-	}
-	return query(ctx, tx, rowColumns, s.sql.ready, asJSON(list), lane)
 }
 
 // place is a parked row as Due chooses it.
@@ -240,6 +208,10 @@ func placeColumns(p *place) []any { return []any{&p.pos, &p.seq, &p.key, &p.bloc
 // in between, the row that follows it would be a head by then, and missing from the
 // result.
 func (s *store) Due(ctx context.Context, db dialect.DB, lane int, limit dialect.Limit) (rows []dialect.Row, err error) {
+	nothing, err := look(ctx, db, s.sql.lookRetry, lane)
+	if err != nil || nothing {
+		return nil, err
+	}
 	err = read(ctx, db, func(tx *sql.Tx) error {
 		heads, err := query(ctx, tx, placeColumns, s.sql.dueHeads, lane, limit.Rows)
 		if err != nil || len(heads) == 0 {
@@ -271,7 +243,10 @@ func (s *store) Due(ctx context.Context, db dialect.DB, lane int, limit dialect.
 				b.spend(p.size)
 			}
 		}
-		rows, err = query(ctx, tx, rowColumns, s.sql.readParked, asJSON(list))
+		u := unpacker{lane: lane, parked: true, rows: make([]dialect.Row, 0, len(list))}
+		fits := inlined(limit)
+		rows, err = u.all(ctx, tx, newBudget(dialect.Limit{Rows: len(list)}), s.sql.parkedBodies,
+			s.sql.readParked, fits, fits, fits, asJSON(list))
 		return err
 	})
 	return rows, err
@@ -428,11 +403,16 @@ func refsOf(list []dialect.Failure) (refs []dialect.Ref) {
 
 // refs is the list that statements about references take.
 func refs(list []dialect.Ref) string {
-	rows := make([][2]any, len(list))
+	const most = len(`[-9223372036854775808,"0123456789abcdef0123456789abcdef"],`)
+	text := append(make([]byte, 0, 2+most*len(list)), '[')
 	for i, r := range list {
-		rows[i] = [2]any{r.Place, hex.EncodeToString(r.ID[:])}
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = strconv.AppendInt(append(text, '['), r.Place, 10)
+		text = append(hex.AppendEncode(append(text, `,"`...), r.ID[:]), `"]`...)
 	}
-	return asJSON(rows)
+	return string(append(text, ']'))
 }
 
 // failures is the list that failSQL and failParkedSQL take.

@@ -305,16 +305,15 @@ FROM `Odd "x"`.`order_lane` AS l
 SELECT COUNT(*) FROM `Odd "x"`.`order_lane` WHERE lane = ? AND owner = ? AND epoch = ?
 
 -- claim --
--- Locks one lane row by primary key, or passes by when another session has it.
-SELECT epoch FROM `Odd "x"`.`order_lane`
-WHERE lane = ? AND (lease_until <= UTC_TIMESTAMP(6) OR owner = ?)
-FOR UPDATE SKIP LOCKED
-
--- own --
--- Under the lock of claim.
-UPDATE `Odd "x"`.`order_lane`
-SET owner = ?, epoch = epoch + 1, served_at = UTC_TIMESTAMP(6), lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
-WHERE lane = ?
+-- One lane row by primary key: the inner query locks it, or passes by.
+UPDATE (
+    SELECT c.lane FROM `Odd "x"`.`order_lane` AS c FORCE INDEX (PRIMARY)
+    WHERE c.lane = ? AND (c.lease_until <= UTC_TIMESTAMP(6) OR c.owner = ?)
+    LIMIT 1 FOR UPDATE SKIP LOCKED
+) AS n
+STRAIGHT_JOIN `Odd "x"`.`order_lane` AS l FORCE INDEX (PRIMARY) ON l.lane = n.lane
+SET l.epoch = LAST_INSERT_ID((l.epoch + 1) * 2 + @@autocommit) DIV 2, l.owner = ?, l.served_at = UTC_TIMESTAMP(6),
+    l.lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
 
 -- fence --
 -- The fence: waits for the lane row's lock, then finds the lease in its newest
@@ -326,6 +325,16 @@ SELECT epoch FROM `Odd "x"`.`order_lane` WHERE lane = ? AND owner = ? AND epoch 
 UPDATE `Odd "x"`.`order_lane` SET lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE lane = ?
 
 -- release --
+-- As claim, with the fence.
+UPDATE (
+    SELECT c.lane FROM `Odd "x"`.`order_lane` AS c FORCE INDEX (PRIMARY)
+    WHERE c.lane = ? AND c.owner = ? AND c.epoch = ?
+    LIMIT 1 FOR UPDATE SKIP LOCKED
+) AS n
+STRAIGHT_JOIN `Odd "x"`.`order_lane` AS l FORCE INDEX (PRIMARY) ON l.lane = n.lane
+SET l.owner = '', l.epoch = LAST_INSERT_ID(l.epoch * 2 + @@autocommit) DIV 2, l.lease_until = UTC_TIMESTAMP(6)
+
+-- end --
 -- Behind the fence. Without an owner the epoch alone opens no fence.
 UPDATE `Odd "x"`.`order_lane` SET owner = '', lease_until = UTC_TIMESTAMP(6) WHERE lane = ?
 
@@ -366,54 +375,57 @@ DELETE p FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PAT
 STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.place AND p.id = UNHEX(n.id)
 WHERE p.lane = ?
 
--- sizeReady --
--- How many rows there are in a range of ready's primary key, up to a limit, which is the
--- last, how large they are, and whether the lane has a blocked key at all.
-SELECT COUNT(*), COALESCE(MAX(m.seq), 0), COALESCE(SUM(m.size), 0),
-    (SELECT 1 FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_blocked`)
-     WHERE p.blocking = 1 AND p.lane = ? LIMIT 1) IS NOT NULL
+-- lookScheduled --
+-- Whether there is a lease and anything scheduled that is due, by the first entry of
+-- parked_due_at. Locks nothing.
+SELECT @@autocommit, (SELECT 1 FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
+    WHERE p.lane = ? AND p.state = 'scheduled' AND p.available_at <= UTC_TIMESTAMP(6) LIMIT 1) IS NOT NULL
+FROM `Odd "x"`.`order_lane` WHERE lane = ? AND owner = ? AND epoch = ?
+
+-- lookRetry --
+-- Whether a head is due, by the first entry of parked_due_at. Locks nothing.
+SELECT @@autocommit, (SELECT 1 FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
+    WHERE p.lane = ? AND p.state = 'retry' AND p.available_at <= UTC_TIMESTAMP(6) LIMIT 1) IS NOT NULL
+
+-- readyBounds --
+-- The time, and of the first ready rows above a floor, one range of the index on seq, how
+-- many there are, how many in the lane, and the first and the last of these.
+SELECT TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6)), COUNT(*), COUNT(CASE WHEN m.lane = ? THEN 1 END),
+    COALESCE(MIN(CASE WHEN m.lane = ? THEN m.seq END), 0), COALESCE(MAX(CASE WHEN m.lane = ? THEN m.seq END), 0)
 FROM (
-    SELECT r.seq, LENGTH(r.headers) + COALESCE(LENGTH(r.payload), 0) AS size
-    FROM `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY)
-    WHERE r.lane = ? AND r.seq BETWEEN ? AND ?
-    ORDER BY r.seq
-    LIMIT ?
+    SELECT r.lane, r.seq FROM `Odd "x"`.`order` AS r FORCE INDEX (`order_seq`) WHERE r.seq > ? ORDER BY r.seq LIMIT ?
 ) AS m
 
--- chooseReady --
--- One range of ready's primary key.
-SELECT r.seq,
+-- ready --
+-- One range of ready's primary key. Whether the key is blocked is one entry of
+-- parked_blocked a row, where the lane has a blocked key at all.
+SELECT m.seq,
     CASE WHEN (SELECT 1 FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_blocked`)
                WHERE p.blocking = 1 AND p.lane = ? LIMIT 1) IS NULL
     THEN 0
     ELSE (SELECT 1 FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_blocked`)
-          WHERE p.blocking = 1 AND p.lane = r.lane AND p.key_hash = r.key_hash LIMIT 1) IS NOT NULL
+          WHERE p.blocking = 1 AND p.lane = m.lane AND p.key_hash = m.key_hash LIMIT 1) IS NOT NULL
     END,
-    LENGTH(r.headers), COALESCE(LENGTH(r.payload), 0)
-FROM `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY)
-WHERE r.lane = ? AND r.seq BETWEEN ? AND ?
-ORDER BY r.seq
+    CASE WHEN LENGTH(m.headers) + COALESCE(LENGTH(m.payload), 0) <= ? THEN NULL ELSE LENGTH(m.headers) + COALESCE(LENGTH(m.payload), 0) * 16777216 END,
+    CASE WHEN LENGTH(m.headers) + COALESCE(LENGTH(m.payload), 0) <= ? THEN NULLIF(m.headers, '{}') END, CASE WHEN LENGTH(m.headers) + COALESCE(LENGTH(m.payload), 0) <= ? THEN m.payload END,
+    CONCAT(m.id, m.topic), m.`key`, m.key_hash, m.type, NULLIF(m.content_type, 'application/json'), COALESCE(m.revision, 0), m.replay,
+    TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', m.created_at), TIMESTAMPDIFF(MICROSECOND, m.created_at, m.ready_at)
+FROM `Odd "x"`.`order` AS m FORCE INDEX (PRIMARY)
+WHERE m.lane = ? AND m.seq BETWEEN ? AND ?
+ORDER BY m.seq
 LIMIT ?
 
--- ready --
--- By ready's primary key. The payload of a blocked row stays where it is.
-SELECT r.seq, 0, 0, r.lane, r.id, r.topic, r.`key`, r.key_hash, r.type, r.content_type,
-    CASE WHEN n.blocked = 0 THEN r.payload END, r.headers,
-    TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', r.created_at), COALESCE(r.revision, 0), r.replay,
-    TIMESTAMPDIFF(MICROSECOND, r.ready_at, UTC_TIMESTAMP(6)), n.blocked
-FROM JSON_TABLE(?, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', blocked INT PATH '$[1]')) AS n
-STRAIGHT_JOIN `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.seq
-ORDER BY n.seq
+-- readyBodies --
+-- By ready's primary key.
+SELECT n.place, r.headers, CASE WHEN n.wanted = 1 THEN r.payload END
+FROM JSON_TABLE(?, '$[*]' COLUMNS (place BIGINT PATH '$[0]', wanted INT PATH '$[1]')) AS n
+STRAIGHT_JOIN `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.place
 
--- readyRange --
--- One range of ready's primary key, none of whose rows is blocked.
-SELECT r.seq, 0, 0, r.lane, r.id, r.topic, r.`key`, r.key_hash, r.type, r.content_type,
-    r.payload, r.headers,
-    TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', r.created_at), COALESCE(r.revision, 0), r.replay,
-    TIMESTAMPDIFF(MICROSECOND, r.ready_at, UTC_TIMESTAMP(6)), 0
-FROM `Odd "x"`.`order` AS r FORCE INDEX (PRIMARY)
-WHERE r.lane = ? AND r.seq BETWEEN ? AND ?
-ORDER BY r.seq
+-- parkedBodies --
+-- By parked's primary key.
+SELECT n.place, p.headers, CASE WHEN n.wanted = 1 THEN p.payload END
+FROM JSON_TABLE(?, '$[*]' COLUMNS (place BIGINT PATH '$[0]', wanted INT PATH '$[1]')) AS n
+STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.lane = ? AND p.pos = n.place
 
 -- dueHeads --
 -- Along parked_due_at.
@@ -439,12 +451,13 @@ LIMIT ?
 
 -- readParked --
 -- By parked's primary key, in the order of the list.
-SELECT COALESCE(p.seq, 0), p.pos, p.attempts, p.lane, p.id, p.topic, p.`key`, p.key_hash, p.type, p.content_type,
-    p.payload, p.headers,
-    TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', p.created_at), COALESCE(p.revision, 0), p.replay,
-    TIMESTAMPDIFF(MICROSECOND, p.created_at, UTC_TIMESTAMP(6)), 0
+SELECT COALESCE(m.seq, 0), 0,
+    CASE WHEN LENGTH(m.headers) + COALESCE(LENGTH(m.payload), 0) <= ? THEN NULL ELSE LENGTH(m.headers) + COALESCE(LENGTH(m.payload), 0) * 16777216 END,
+    CASE WHEN LENGTH(m.headers) + COALESCE(LENGTH(m.payload), 0) <= ? THEN NULLIF(m.headers, '{}') END, CASE WHEN LENGTH(m.headers) + COALESCE(LENGTH(m.payload), 0) <= ? THEN m.payload END,
+    CONCAT(m.id, m.topic), m.`key`, m.key_hash, m.type, NULLIF(m.content_type, 'application/json'), COALESCE(m.revision, 0), m.replay,
+    TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', m.created_at), TIMESTAMPDIFF(MICROSECOND, m.created_at, UTC_TIMESTAMP(6)), m.pos, m.attempts
 FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, pos BIGINT PATH '$')) AS n
-STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.pos
+STRAIGHT_JOIN `Odd "x"`.`order_parked` AS m FORCE INDEX (PRIMARY) ON m.pos = n.pos
 ORDER BY n.nth
 
 -- settle --
