@@ -1,10 +1,12 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,18 +17,6 @@ import (
 // readyAboveRows is how many ready rows above a floor are looked at.
 const readyAboveRows = 250
 
-// readyPlace is where a ready row stands.
-type readyPlace struct {
-	lane int
-	seq  int64
-}
-
-// readyAbove returns the first ready rows above a floor, and whether these are all.
-func (s *store) readyAbove(ctx context.Context, tx *sql.Tx, floor int64) (list []readyPlace, all bool, err error) {
-	list, err = query(ctx, tx, func(r *readyPlace) []any { return []any{&r.lane, &r.seq} }, s.sql.readyAbove, floor, readyAboveRows)
-	return list, len(list) < readyAboveRows, err
-}
-
 // Poll returns lanes to claim; it locks nothing.
 func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]dialect.Candidate, error) {
 	return s.PollAbove(ctx, db, owner, 0, limit)
@@ -34,30 +24,53 @@ func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int
 
 // PollAbove implements [dialect.Sweeper].
 func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floor int64, limit int) (lanes []dialect.Candidate, err error) {
+	lanes, all, err := s.lookAbove(ctx, db, owner, floor, limit)
+	if all || err != nil {
+		return lanes, err
+	}
 	err = read(ctx, db, func(tx *sql.Tx) error {
-		list, all, err := s.readyAbove(ctx, tx, floor)
-		if err != nil {
-			return err
-		}
-		if !all {
-			lanes, err = query(ctx, tx, candidate, s.sql.poll, []byte(owner), limit)
-			return err
-		}
-		var with []string
-		seen := make(map[int]bool)
-		for _, r := range list {
-			if !seen[r.lane] {
-				seen[r.lane] = true
-				with = append(with, strconv.Itoa(r.lane))
-			}
-		}
-		lanes, err = query(ctx, tx, candidate, s.sql.pollAmong, []byte(owner), strings.Join(with, ","), limit)
+		lanes, err = query(ctx, tx, func(c *dialect.Candidate) []any { return []any{&c.Lane, &c.Due} }, s.sql.poll, []byte(owner), limit)
 		return err
 	})
 	return lanes, err
 }
 
-func candidate(c *dialect.Candidate) []any { return []any{&c.Lane, &c.Due} }
+// seen is what a look saw of a lane: ready rows of it, or, with served, that it is free.
+type seen struct {
+	autocommit bool
+	lane       int
+	ready      int64
+	due        bool
+	served     sql.Null[int64]
+}
+
+// lookAbove polls by the first ready rows above a floor. all tells that there are no more,
+// so that no lane is missed.
+func (s *store) lookAbove(ctx context.Context, db dialect.DB, owner string, floor int64, limit int) (lanes []dialect.Candidate, all bool, err error) {
+	var list []seen
+	ran, err := alone(ctx, db, func(c *sql.Conn) (bool, error) {
+		list, err = query(ctx, c, func(l *seen) []any {
+			return []any{&l.autocommit, &l.lane, &l.ready, &l.due, &l.served}
+		}, s.sql.look, floor, readyAboveRows, []byte(owner))
+		return len(list) > 0 && list[0].autocommit, err
+	})
+	if err != nil || !ran {
+		return nil, false, ended(ctx, err)
+	}
+	ready, rows := make(map[int]bool), int64(0)
+	for _, l := range list {
+		ready[l.lane] = ready[l.lane] || l.ready > 0
+		rows += l.ready
+	}
+	list = slices.DeleteFunc(list, func(l seen) bool { return !l.served.Valid || !l.due && !ready[l.lane] })
+	slices.SortFunc(list, func(a, b seen) int {
+		return cmp.Or(cmp.Compare(a.served.V, b.served.V), cmp.Compare(a.lane, b.lane))
+	})
+	for _, l := range list[:min(limit, len(list))] {
+		lanes = append(lanes, dialect.Candidate{Lane: l.lane, Due: l.due})
+	}
+	return lanes, rows < readyAboveRows, nil
+}
 
 // Horizon implements [dialect.Sweeper].
 //

@@ -66,28 +66,40 @@ const readyAboveSQL = `
 -- The first ready rows above a floor, one range of the index on seq.
 SELECT r.lane, r.seq FROM {ready} AS r FORCE INDEX ({name:seq}) WHERE r.seq > ? ORDER BY r.seq LIMIT ?`
 
-// pollHead and pollTail are the poll around what is known of ready messages.
+// freeSQL is a lane that is free, servedSQL when it was last served: a time ahead of now
+// is from before the clock was set back.
 const (
-	pollHead = `
-SELECT l.lane, COALESCE(` + dueSQL + `, 0)
-FROM {lane} AS l
-WHERE (l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)
-  AND (`
-	pollTail = `
-    OR ` + dueSQL + `)
--- A time ahead of now is from before the clock was set back.
-ORDER BY CASE WHEN l.served_at <= UTC_TIMESTAMP(6) THEN l.served_at ELSE ` + epoch + ` END, l.lane
-LIMIT ?`
+	freeSQL   = `(l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)`
+	servedSQL = `CASE WHEN l.served_at <= UTC_TIMESTAMP(6) THEN l.served_at ELSE ` + epoch + ` END`
 )
 
-const pollAmongSQL = `
--- When the lanes with ready rows are known: reads the lane rows, and of each lane two
--- entries of parked_due_at. Locks nothing.` + pollHead + `FIND_IN_SET(l.lane, ?) > 0` + pollTail
+const lookSQL = `
+-- What a poll wants to know, outside a transaction, so that it pays one round trip: of the
+-- first ready rows above a floor, one range of the index on seq, how many there are of
+-- each lane; and of each free lane whether a parked row is due, by two entries of
+-- parked_due_at, and when it was served. Locks nothing.
+SELECT @@autocommit, m.lane, COUNT(*), 0, NULL
+FROM (
+    SELECT r.lane FROM {ready} AS r FORCE INDEX ({name:seq}) WHERE r.seq > ? ORDER BY r.seq LIMIT ?
+) AS m
+GROUP BY m.lane
+UNION ALL
+SELECT @@autocommit, l.lane, 0, COALESCE(` + dueSQL + `, 0), TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, ` + servedSQL + `)
+FROM {lane} AS l
+WHERE ` + freeSQL + `
+`
 
 const pollSQL = `
--- When there are more ready rows than were looked at: also reads of each lane one
--- entry of ready's primary key, the newest, because rows deleted but not yet purged
--- lie at the other end. Locks nothing.` + pollHead + readySomeSQL + ` IS NOT NULL` + pollTail
+-- When there are more ready rows than were looked at: reads the lane rows, and of each
+-- lane one entry of ready's primary key, the newest, because rows deleted but not yet
+-- purged lie at the other end, and two of parked_due_at. Locks nothing.
+SELECT l.lane, COALESCE(` + dueSQL + `, 0)
+FROM {lane} AS l
+WHERE ` + freeSQL + `
+  AND (` + readySomeSQL + ` IS NOT NULL
+    OR ` + dueSQL + `)
+ORDER BY ` + servedSQL + `, l.lane
+LIMIT ?`
 
 const newestSQL = `
 -- The number that the next ready row will get stands in it. The information schema
@@ -789,7 +801,7 @@ SELECT COALESCE(SUM(lane BETWEEN 0 AND ? - 1), 0), COALESCE(SUM(lane NOT BETWEEN
 // statements are the statements rendered for one set of tables, under the names of
 // their constants.
 type statements struct {
-	poll, pollAmong, readyAbove, newest                 string
+	poll, look, readyAbove, newest                      string
 	pending, lease                                      string
 	claim, fence, extend, release, end                  string
 	insert, schedule                                    string
@@ -824,7 +836,7 @@ func render(t dialect.Tables) statements {
 		return filtered{x(head), x(tail)}
 	}
 	return statements{
-		poll: x(pollSQL), pollAmong: x(pollAmongSQL), readyAbove: x(readyAboveSQL), newest: x(newestSQL),
+		poll: x(pollSQL), look: x(lookSQL), readyAbove: x(readyAboveSQL), newest: x(newestSQL),
 		pending: x(pendingSQL), lease: x(leaseSQL), claim: x(claimSQL),
 		fence: x(fenceSQL), extend: x(extendSQL), release: x(releaseSQL), end: x(endSQL),
 		lookScheduled: x(lookScheduledSQL), lookRetry: x(lookRetrySQL),

@@ -98,10 +98,15 @@ func query1(ctx context.Context, tx *sql.Tx, into []any, statement string, args 
 	return err == nil, err
 }
 
+// querier is a transaction, or one session outside of any.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
 // query runs a statement and scans each row into a T: every field of it, for it is used
 // again for the next row.
-func query[T any](ctx context.Context, tx *sql.Tx, into func(*T) []any, statement string, args ...any) (list []T, err error) {
-	rows, err := tx.QueryContext(ctx, statement, args...)
+func query[T any](ctx context.Context, on querier, into func(*T) []any, statement string, args ...any) (list []T, err error) {
+	rows, err := on.QueryContext(ctx, statement, args...)
 	if err != nil {
 		return nil, err
 	}

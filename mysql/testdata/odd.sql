@@ -242,9 +242,9 @@ UPDATE `Odd "x"`.`order_meta` SET version = 3 WHERE one = 1 AND version = 2;
 COMMIT;
 
 -- poll --
--- When there are more ready rows than were looked at: also reads of each lane one
--- entry of ready's primary key, the newest, because rows deleted but not yet purged
--- lie at the other end. Locks nothing.
+-- When there are more ready rows than were looked at: reads the lane rows, and of each
+-- lane one entry of ready's primary key, the newest, because rows deleted but not yet
+-- purged lie at the other end, and two of parked_due_at. Locks nothing.
 SELECT l.lane, COALESCE(((SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
          WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
     OR (SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
@@ -257,27 +257,26 @@ WHERE (l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)
          WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
     OR (SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
          WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)))
--- A time ahead of now is from before the clock was set back.
 ORDER BY CASE WHEN l.served_at <= UTC_TIMESTAMP(6) THEN l.served_at ELSE TIMESTAMP'1970-01-01 00:00:00' END, l.lane
 LIMIT ?
 
--- pollAmong --
--- When the lanes with ready rows are known: reads the lane rows, and of each lane two
--- entries of parked_due_at. Locks nothing.
-SELECT l.lane, COALESCE(((SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
+-- look --
+-- What a poll wants to know, outside a transaction, so that it pays one round trip: of the
+-- first ready rows above a floor, one range of the index on seq, how many there are of
+-- each lane; and of each free lane whether a parked row is due, by two entries of
+-- parked_due_at, and when it was served. Locks nothing.
+SELECT @@autocommit, m.lane, COUNT(*), 0, NULL
+FROM (
+    SELECT r.lane FROM `Odd "x"`.`order` AS r FORCE INDEX (`order_seq`) WHERE r.seq > ? ORDER BY r.seq LIMIT ?
+) AS m
+GROUP BY m.lane
+UNION ALL
+SELECT @@autocommit, l.lane, 0, COALESCE(((SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
          WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
     OR (SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
-         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)), 0)
+         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)), 0), TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', CASE WHEN l.served_at <= UTC_TIMESTAMP(6) THEN l.served_at ELSE TIMESTAMP'1970-01-01 00:00:00' END)
 FROM `Odd "x"`.`order_lane` AS l
 WHERE (l.lease_until <= UTC_TIMESTAMP(6) OR l.owner = ?)
-  AND (FIND_IN_SET(l.lane, ?) > 0
-    OR ((SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
-         WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
-    OR (SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
-         WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)))
--- A time ahead of now is from before the clock was set back.
-ORDER BY CASE WHEN l.served_at <= UTC_TIMESTAMP(6) THEN l.served_at ELSE TIMESTAMP'1970-01-01 00:00:00' END, l.lane
-LIMIT ?
 
 -- readyAbove --
 -- The first ready rows above a floor, one range of the index on seq.
