@@ -316,7 +316,7 @@ func (s *store) move(ctx context.Context, tx *sql.Tx, lane int, t dialect.Settle
 		return err
 	}
 	if t.Archive {
-		if err := execRefs(ctx, tx, s.sql.archiveReady, t.Published, lane); err != nil {
+		if err := execAmong(ctx, tx, s.sql.archiveReady, t.Published, lane); err != nil {
 			return err
 		}
 		if err := execRefs(ctx, tx, s.sql.archiveParked, t.PublishedParked, lane); err != nil {
@@ -339,12 +339,14 @@ func (s *store) move(ctx context.Context, tx *sql.Tx, lane int, t dialect.Settle
 	}{
 		{s.sql.deleteParked, t.PublishedParked},
 		{s.sql.hold, t.Hold},
-		// What was published, failed or held is all no longer ready.
-		{s.sql.deleteReady, slices.Concat(t.Published, refsOf(t.Failed), t.Hold)},
 	} {
 		if err := execRefs(ctx, tx, step.text, step.refs, lane); err != nil {
 			return err
 		}
+	}
+	// What was published, failed or held is all no longer ready.
+	if err := execAmong(ctx, tx, s.sql.deleteReady, slices.Concat(t.Published, refsOf(t.Failed), t.Hold), lane); err != nil {
+		return err
 	}
 	return s.promote(ctx, tx, lane, keys)
 }
@@ -382,6 +384,39 @@ func (s *store) promote(ctx context.Context, tx *sql.Tx, lane int, keys []int64)
 		return err
 	}
 	return exec(ctx, tx, s.sql.promote, list, lane)
+}
+
+// execAmong is execRefs for statements that are followed by the rows.
+func execAmong(ctx context.Context, tx *sql.Tx, text string, list []dialect.Ref, lane int) error {
+	for part := range slices.Chunk(list, mostRows) {
+		if err := exec(ctx, tx, text+among(lane, part)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// among is the condition that a ready row of the lane is one of the list: its place, which
+// finds it, and its id. Numbers and hexadecimal need no quoting.
+func among(lane int, list []dialect.Ref) string {
+	const most = len("-9223372036854775808, ") + len("(-9223372036854775808, x'0123456789abcdef0123456789abcdef'), ")
+	text := append(make([]byte, 0, 80+most*len(list)), "r.lane = "...)
+	text = append(strconv.AppendInt(text, int64(lane), 10), " AND r.seq IN ("...)
+	for i, r := range list {
+		if i > 0 {
+			text = append(text, ", "...)
+		}
+		text = strconv.AppendInt(text, r.Place, 10)
+	}
+	text = append(text, ") AND (r.seq, r.id) IN ("...)
+	for i, r := range list {
+		if i > 0 {
+			text = append(text, ", "...)
+		}
+		text = strconv.AppendInt(append(text, '('), r.Place, 10)
+		text = append(hex.AppendEncode(append(text, ", x'"...), r.ID[:]), "')"...)
+	}
+	return string(append(text, ')'))
 }
 
 // execRefs runs a statement on rows in one lane, with lists that a packet holds.

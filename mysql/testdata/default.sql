@@ -484,9 +484,8 @@ WHERE p.lane = ? AND p.key_hash IS NOT NULL
 -- archiveReady --
 INSERT INTO `outbox_done` (lane, seq, id, topic, `key`, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome)
 SELECT r.lane, r.seq, r.id, r.topic, r.`key`, r.key_hash, r.type, r.content_type, r.payload, r.headers, r.created_at, r.revision, r.replay, 1, 'published'
-FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PATH '$[0]', id CHAR(32) PATH '$[1]')) AS n
-STRAIGHT_JOIN `outbox` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.place AND r.id = UNHEX(n.id)
-ORDER BY r.seq
+FROM `outbox` AS r FORCE INDEX (PRIMARY)
+WHERE
 
 -- archiveParked --
 INSERT INTO `outbox_done` (lane, seq, id, topic, `key`, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome, reason)
@@ -528,8 +527,8 @@ STRAIGHT_JOIN `outbox` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.pl
 ORDER BY r.seq
 
 -- deleteReady --
-DELETE r FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PATH '$[0]', id CHAR(32) PATH '$[1]')) AS n
-STRAIGHT_JOIN `outbox` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.place AND r.id = UNHEX(n.id)
+DELETE r FROM `outbox` AS r FORCE INDEX (PRIMARY)
+WHERE
 
 -- demote --
 -- A retry that blocks and is not the first waits. By parked_blocked, and the first
