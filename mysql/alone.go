@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"errors"
 
 	"github.com/outbox-suite/outbox/dialect"
 )
@@ -11,69 +12,87 @@ import (
 // of the work. They need one session to themselves, in case it has autocommit=0: then
 // what they began is ended here, or a later user of the session would find it.
 
-// alone runs do with one session, and rolls back what do has left open in it. ran is
-// false when the pool cannot give one.
-func alone(ctx context.Context, db dialect.DB, do func(c *sql.Conn) (ended bool, err error)) (ran bool, err error) {
-	var c *sql.Conn
+// session is one session of the pool, and how to give it back; nil when db can give none.
+func session(ctx context.Context, db dialect.DB) (c *sql.Conn, back func(), err error) {
 	switch db := db.(type) {
 	case *sql.Conn:
-		c = db
+		return db, func() {}, nil
 	case interface {
 		Conn(ctx context.Context) (*sql.Conn, error)
 	}:
 		if c, err = db.Conn(ctx); err != nil {
-			return true, err
+			return nil, nil, err
 		}
-		defer func() { _ = c.Close() }()
-	default:
-		return false, nil
+		return c, func() { _ = c.Close() }, nil
 	}
-	ended, err := do(c)
-	if !ended {
-		if _, undone := c.ExecContext(ctx, "ROLLBACK"); err == nil {
-			err = undone
-		}
-	}
-	return true, err
+	return nil, nil, nil
 }
 
-// write runs a statement that changes one row by itself and commits it. Its last insert
-// id is twice a number, and one more where the session commits by itself. found is false
-// when there was no such row, or another session had it locked.
+// executor runs a statement in a session or in a transaction.
+type executor interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
+// told runs a statement and returns its last insert id.
+func told(ctx context.Context, e executor, statement string, args ...any) (int64, error) {
+	result, err := e.ExecContext(ctx, statement, args...)
+	if err != nil {
+		return 0, err
+	}
+	return result.LastInsertId()
+}
+
+// write runs a statement that changes one row, and commits it. Its last insert id is
+// twice a number, and one more where the session commits by itself. found is false when
+// there was no such row, or another session had it locked.
 func write(ctx context.Context, db dialect.DB, statement string, args ...any) (number int64, found bool, err error) {
-	_, err = alone(ctx, db, func(c *sql.Conn) (bool, error) {
-		result, err := c.ExecContext(ctx, statement, args...)
-		if err != nil {
-			return false, err
+	c, back, err := session(ctx, db)
+	if err != nil {
+		return 0, false, err
+	}
+	var id int64
+	if c == nil {
+		found, err = inTx(ctx, db, func(tx *sql.Tx) (bool, error) {
+			id, err = told(ctx, tx, statement, args...)
+			return id != 0, err
+		})
+		return id / 2, found, err
+	}
+	defer back()
+	id, err = told(ctx, c, statement, args...)
+	end := ""
+	switch {
+	case err != nil || id == 0:
+		end = "ROLLBACK" // not to know whether it matters
+	case id%2 == 0:
+		end = "COMMIT"
+	}
+	if end != "" {
+		if _, failed := c.ExecContext(ctx, end); err == nil {
+			err = failed
 		}
-		told, err := result.LastInsertId()
-		if err != nil || told == 0 {
-			return false, err
-		}
-		if told%2 == 0 {
-			if _, err := c.ExecContext(ctx, "COMMIT"); err != nil {
-				return false, err
-			}
-		}
-		number, found = told/2, true
-		return true, nil
-	})
-	return number, found, ended(ctx, err)
+	}
+	return id / 2, err == nil && id != 0, ended(ctx, err)
 }
 
 // look runs a statement that returns whether the session commits by itself and whether
 // there is anything. nothing is true only when it says that there is not.
 func look(ctx context.Context, db dialect.DB, statement string, args ...any) (nothing bool, err error) {
-	_, err = alone(ctx, db, func(c *sql.Conn) (bool, error) {
-		var autocommit, found bool
-		switch err := c.QueryRowContext(ctx, statement, args...).Scan(&autocommit, &found); {
-		case err == sql.ErrNoRows: //nolint:errorlint // as database/sql returns it
-			return false, nil
-		case err != nil:
-			return false, err
+	c, back, err := session(ctx, db)
+	if c == nil || err != nil {
+		return false, err
+	}
+	defer back()
+	var autocommit, there bool
+	err = c.QueryRowContext(ctx, statement, args...).Scan(&autocommit, &there)
+	none := errors.Is(err, sql.ErrNoRows)
+	if none {
+		err = nil
+	}
+	if !autocommit {
+		if _, failed := c.ExecContext(ctx, "ROLLBACK"); err == nil {
+			err = failed
 		}
-		nothing = autocommit && !found
-		return autocommit, nil
-	})
-	return nothing, ended(ctx, err)
+	}
+	return err == nil && !none && !there && autocommit, ended(ctx, err)
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outbox-suite/outbox/conformance/containers"
 	"github.com/outbox-suite/outbox/dialect"
 )
 
@@ -185,43 +186,54 @@ func TestThiefHasNotCommitted(t *testing.T) {
 	})
 }
 
-// TestClaim has many sessions claim few lanes at once.
+// TestClaim has many sessions claim few lanes at once, whatever their isolation level.
 func TestClaim(t *testing.T) {
-	onEach(t, func(t *testing.T, f *fixture) {
-		f.db.SetMaxOpenConns(12)
-		var mu sync.Mutex
-		taken := map[[2]int64]string{}
-		var wg sync.WaitGroup
-		for i := range 12 {
-			owner := fmt.Sprint("relay ", i)
-			wg.Go(func() {
-				for range 30 {
-					for lane := range lanes {
-						epoch, ok, err := f.store.Claim(f.Context(), f.db, lane, owner, time.Hour)
-						if err != nil {
-							t.Error(err)
-							return
-						}
-						if !ok {
-							continue
-						}
-						mu.Lock()
-						if by, twice := taken[[2]int64{int64(lane), epoch}]; twice {
-							t.Errorf("lane %d, epoch %d: taken by %s and %s", lane, epoch, by, owner)
-						}
-						taken[[2]int64{int64(lane), epoch}] = owner
-						mu.Unlock()
-						if err := f.store.Release(f.Context(), f.db, dialect.Lease{Lane: lane, Owner: owner, Epoch: epoch}); err != nil {
-							t.Error(err)
-							return
-						}
-					}
-				}
+	onEachServer(t, func(t *testing.T, server *containers.Server) {
+		for _, level := range []string{"READ-UNCOMMITTED", "READ-COMMITTED", "REPEATABLE-READ", "SERIALIZABLE"} {
+			t.Run(level, func(t *testing.T) {
+				f := unmigrated(t, with(server.DSN, isolation(server), "'"+level+"'"))
+				f.migrate()
+				f.claims()
 			})
 		}
-		wg.Wait()
-		f.is("epochs", f.count(`SELECT sum(epoch) FROM {lane}`), len(taken))
 	})
+}
+
+func (f *fixture) claims() {
+	f.Helper()
+	f.db.SetMaxOpenConns(12)
+	var mu sync.Mutex
+	taken := map[[2]int64]string{}
+	var wg sync.WaitGroup
+	for i := range 12 {
+		owner := fmt.Sprint("relay ", i)
+		wg.Go(func() {
+			for range 30 {
+				for lane := range lanes {
+					epoch, ok, err := f.store.Claim(f.Context(), f.db, lane, owner, time.Hour)
+					if err != nil {
+						f.Error(err)
+						return
+					}
+					if !ok {
+						continue
+					}
+					mu.Lock()
+					if by, twice := taken[[2]int64{int64(lane), epoch}]; twice {
+						f.Errorf("lane %d, epoch %d: taken by %s and %s", lane, epoch, by, owner)
+					}
+					taken[[2]int64{int64(lane), epoch}] = owner
+					mu.Unlock()
+					if err := f.store.Release(f.Context(), f.db, dialect.Lease{Lane: lane, Owner: owner, Epoch: epoch}); err != nil {
+						f.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	wg.Wait()
+	f.is("epochs", f.count(`SELECT sum(epoch) FROM {lane}`), len(taken))
 }
 
 // TestClaimDoesNotWait passes by a lane whose row is locked, and by one that

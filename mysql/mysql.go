@@ -4,10 +4,14 @@
 // Nothing depends on the options of the DSN or on the server's defaults: times are
 // read as numbers and computed by the server in UTC, text is stored as bytes, so that
 // no character set or collation touches it, and no decision rests on a number of
-// changed rows that clientFoundRows would alter. Everything the engine does runs in a
+// changed rows that clientFoundRows would alter. What the engine does runs in a
 // transaction of its own with an isolation level of its own, reads included: the
 // server would go on with a statement outside a transaction after its context has
 // ended, and a session with autocommit=0 would keep its first snapshot for good.
+// Three things that every turn of a relay asks for are one statement each without
+// one: to claim a lane and to release it, which never wait for a lock and are
+// committed where the session does not commit by itself, and to look whether anything
+// is due, which only counts when nothing is.
 //
 // The schema is the database that holds the tables; without one it is the session's.
 // The DSN names a database in any case.
