@@ -3,7 +3,6 @@ package mysql
 import (
 	"context"
 	"database/sql"
-	"errors"
 
 	"github.com/outbox-suite/outbox/dialect"
 )
@@ -75,24 +74,20 @@ func write(ctx context.Context, db dialect.DB, statement string, args ...any) (n
 	return id / 2, err == nil && id != 0, ended(ctx, err)
 }
 
-// look runs a statement that returns whether the session commits by itself and whether
-// there is anything. nothing is true only when it says that there is not.
-func look(ctx context.Context, db dialect.DB, statement string, args ...any) (nothing bool, err error) {
+// alone runs do with one session, outside a transaction, and ends what do has begun where
+// the session does not commit by itself, which do reports. ran is false when db can give
+// no session.
+func alone(ctx context.Context, db dialect.DB, do func(c *sql.Conn) (autocommit bool, err error)) (ran bool, err error) {
 	c, back, err := session(ctx, db)
 	if c == nil || err != nil {
 		return false, err
 	}
 	defer back()
-	var autocommit, there bool
-	err = c.QueryRowContext(ctx, statement, args...).Scan(&autocommit, &there)
-	none := errors.Is(err, sql.ErrNoRows)
-	if none {
-		err = nil
-	}
+	autocommit, err := do(c)
 	if !autocommit {
 		if _, failed := c.ExecContext(ctx, "ROLLBACK"); err == nil {
 			err = failed
 		}
 	}
-	return err == nil && !none && !there && autocommit, ended(ctx, err)
+	return true, ended(ctx, err)
 }

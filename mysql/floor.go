@@ -22,18 +22,37 @@ func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int
 	return s.PollAbove(ctx, db, owner, 0, limit)
 }
 
-// PollAbove implements [dialect.Sweeper].
+// PollAbove implements [dialect.Sweeper]. It may look outside a transaction, which costs one
+// round trip instead of five. But a proxy may send such a look to a replica, which may be
+// behind for long, or for good. So only those looks are such that come soon after one in a
+// transaction: what is committed is found no later than that.
 func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floor int64, limit int) (lanes []dialect.Candidate, err error) {
-	lanes, all, err := s.lookAbove(ctx, db, owner, floor, limit)
-	if all || err != nil {
-		return lanes, err
+	if asked := s.asked.Load(); asked != 0 && monotonic()-time.Duration(asked) < lookFor {
+		var all bool
+		ran, err := alone(ctx, db, func(c *sql.Conn) (autocommit bool, err error) {
+			lanes, all, autocommit, err = s.look(ctx, c, owner, floor, limit)
+			return autocommit, err
+		})
+		if ran && all || err != nil {
+			return lanes, err
+		}
 	}
 	err = read(ctx, db, func(tx *sql.Tx) error {
+		var all bool
+		if lanes, all, _, err = s.look(ctx, tx, owner, floor, limit); all || err != nil {
+			return err
+		}
 		lanes, err = query(ctx, tx, func(c *dialect.Candidate) []any { return []any{&c.Lane, &c.Due} }, s.sql.poll, []byte(owner), limit)
 		return err
 	})
+	if err == nil {
+		s.asked.Store(int64(monotonic()))
+	}
 	return lanes, err
 }
+
+// lookFor is for how long after a poll in a transaction others may do without.
+const lookFor = 250 * time.Millisecond
 
 // seen is what a look saw of a lane: ready rows of it, or, with served, that it is free.
 type seen struct {
@@ -44,19 +63,16 @@ type seen struct {
 	served     sql.Null[int64]
 }
 
-// lookAbove polls by the first ready rows above a floor. all tells that there are no more,
-// so that no lane is missed.
-func (s *store) lookAbove(ctx context.Context, db dialect.DB, owner string, floor int64, limit int) (lanes []dialect.Candidate, all bool, err error) {
-	var list []seen
-	ran, err := alone(ctx, db, func(c *sql.Conn) (bool, error) {
-		list, err = query(ctx, c, func(l *seen) []any {
-			return []any{&l.autocommit, &l.lane, &l.ready, &l.due, &l.served}
-		}, s.sql.look, floor, readyAboveRows, []byte(owner))
-		return len(list) > 0 && list[0].autocommit, err
-	})
-	if err != nil || !ran {
-		return nil, false, ended(ctx, err)
+// look polls by the first ready rows above a floor. all tells that there are no more, so
+// that no lane is missed.
+func (s *store) look(ctx context.Context, on querier, owner string, floor int64, limit int) (lanes []dialect.Candidate, all, autocommit bool, err error) {
+	list, err := query(ctx, on, func(l *seen) []any {
+		return []any{&l.autocommit, &l.lane, &l.ready, &l.due, &l.served}
+	}, s.sql.look, floor, readyAboveRows, []byte(owner))
+	if err != nil {
+		return nil, false, false, err
 	}
+	autocommit = len(list) > 0 && list[0].autocommit
 	ready, rows := make(map[int]bool), int64(0)
 	for _, l := range list {
 		ready[l.lane] = ready[l.lane] || l.ready > 0
@@ -69,7 +85,7 @@ func (s *store) lookAbove(ctx context.Context, db dialect.DB, owner string, floo
 	for _, l := range list[:min(limit, len(list))] {
 		lanes = append(lanes, dialect.Candidate{Lane: l.lane, Due: l.due})
 	}
-	return lanes, rows < readyAboveRows, nil
+	return lanes, rows < readyAboveRows, autocommit, nil
 }
 
 // Horizon implements [dialect.Sweeper].

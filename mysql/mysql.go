@@ -8,10 +8,9 @@
 // transaction of its own with an isolation level of its own, reads included: the
 // server would go on with a statement outside a transaction after its context has
 // ended, and a session with autocommit=0 would keep its first snapshot for good.
-// Three things that every turn of a relay asks for are one statement each without
-// one: to claim a lane and to release it, which never wait for a lock and are
-// committed where the session does not commit by itself, and to look whether anything
-// is due, which only counts when nothing is.
+// Three things are one statement each without one: to claim a lane and to release it,
+// which never wait for a lock and are committed where the session does not commit by
+// itself, and a poll that follows soon after one in a transaction.
 //
 // The schema is the database that holds the tables; without one it is the session's.
 // The DSN names a database in any case.

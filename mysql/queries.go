@@ -238,23 +238,6 @@ const leaseSQL = `
 -- Whether there is a lease. Locks nothing.
 SELECT COUNT(*) FROM {lane} WHERE lane = ? AND owner = ? AND epoch = ?`
 
-// lookScheduledSQL and lookRetrySQL run outside a transaction, so that a turn that finds
-// nothing due pays one round trip. What they see may be old, or not committed, for a
-// proxy may send them to a replica: that nothing is due delays what is, and anything
-// else they say is asked again in a transaction.
-
-const lookScheduledSQL = `
--- Whether there is a lease and anything scheduled that is due, by the first entry of
--- parked_due_at. Locks nothing.
-SELECT @@autocommit, (SELECT 1 FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
-    WHERE p.lane = ? AND p.state = 'scheduled' AND p.available_at <= UTC_TIMESTAMP(6) LIMIT 1) IS NOT NULL
-FROM {lane} WHERE lane = ? AND owner = ? AND epoch = ?`
-
-const lookRetrySQL = `
--- Whether a head is due, by the first entry of parked_due_at. Locks nothing.
-SELECT @@autocommit, (SELECT 1 FROM {parked} AS p FORCE INDEX ({name:parked_due_at})
-    WHERE p.lane = ? AND p.state = 'retry' AND p.available_at <= UTC_TIMESTAMP(6) LIMIT 1) IS NOT NULL`
-
 // The statements of Surface run behind the fence, dueScheduled before it as well.
 
 const dueScheduledSQL = `
@@ -811,7 +794,6 @@ type statements struct {
 	claim, fence, extend, release, end                  string
 	insert, schedule                                    string
 	dueScheduled, surface, surfacedTwice, deleteParked  string
-	lookScheduled, lookRetry                            string
 	readyBounds, ready, readyBodies, parkedBodies       string
 	dueHeads, dueBarrier, dueHeld, readParked           string
 	settle, keysOfReady, keysOfParked                   string
@@ -844,7 +826,6 @@ func render(t dialect.Tables) statements {
 		poll: x(pollSQL), look: x(lookSQL), readyAbove: x(readyAboveSQL), newest: x(newestSQL),
 		pending: x(pendingSQL), lease: x(leaseSQL), claim: x(claimSQL),
 		fence: x(fenceSQL), extend: x(extendSQL), release: x(releaseSQL), end: x(endSQL),
-		lookScheduled: x(lookScheduledSQL), lookRetry: x(lookRetrySQL),
 		insert: x(insertSQL), schedule: x(scheduleSQL),
 		dueScheduled: x(dueScheduledSQL), surface: x(surfaceSQL), surfacedTwice: x(surfacedTwiceSQL), deleteParked: x(deleteParkedSQL),
 		readyBounds: x(readyBoundsSQL), ready: x(readySQL), readyBodies: x(readyBodiesSQL), parkedBodies: x(parkedBodiesSQL),

@@ -7,15 +7,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/outbox-suite/outbox/dialect"
 )
 
-// store is the dialect bound to its tables. It is immutable.
+// store is the dialect bound to its tables.
 type store struct {
 	tables dialect.Tables
 	sql    statements
+	// asked is when a poll last was a transaction, by monotonic.
+	asked atomic.Int64
 }
 
 var (

@@ -82,16 +82,12 @@ func (s *store) dueScheduled(ctx context.Context, tx *sql.Tx, lane, limit int) (
 // behind the fence.
 //
 // A producer that has inserted the same id as ready and not ended must not hold up the
-// lane, for the insert would wait for it with the lane row locked. So a second look
+// lane, for the insert would wait for it with the lane row locked. So the first look
 // also sees what is not committed, and what is taken by such a row waits for a later
 // call. A producer that comes between the two looks makes it wait, at most for the
 // server's innodb_lock_wait_timeout, and then fail with a [dialect.Conflict] or
 // [dialect.Duplicate] error.
 func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease, limit int) (moved int, ok bool, err error) {
-	nothing, err := look(ctx, db, s.sql.lookScheduled, lease.Lane, lease.Lane, []byte(lease.Owner), lease.Epoch)
-	if err != nil || nothing {
-		return 0, err == nil, err
-	}
 	open := make(map[[16]byte]bool)
 	var held, found bool
 	err = readAt(ctx, db, sql.LevelReadUncommitted, func(tx *sql.Tx) error {
@@ -208,10 +204,6 @@ func placeColumns(p *place) []any { return []any{&p.pos, &p.seq, &p.key, &p.bloc
 // in between, the row that follows it would be a head by then, and missing from the
 // result.
 func (s *store) Due(ctx context.Context, db dialect.DB, lane int, limit dialect.Limit) (rows []dialect.Row, err error) {
-	nothing, err := look(ctx, db, s.sql.lookRetry, lane)
-	if err != nil || nothing {
-		return nil, err
-	}
 	err = read(ctx, db, func(tx *sql.Tx) error {
 		heads, err := query(ctx, tx, placeColumns, s.sql.dueHeads, lane, limit.Rows)
 		if err != nil || len(heads) == 0 {

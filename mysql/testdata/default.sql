@@ -374,18 +374,6 @@ DELETE p FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PAT
 STRAIGHT_JOIN `outbox_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.place AND p.id = UNHEX(n.id)
 WHERE p.lane = ?
 
--- lookScheduled --
--- Whether there is a lease and anything scheduled that is due, by the first entry of
--- parked_due_at. Locks nothing.
-SELECT @@autocommit, (SELECT 1 FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_due_at`)
-    WHERE p.lane = ? AND p.state = 'scheduled' AND p.available_at <= UTC_TIMESTAMP(6) LIMIT 1) IS NOT NULL
-FROM `outbox_lane` WHERE lane = ? AND owner = ? AND epoch = ?
-
--- lookRetry --
--- Whether a head is due, by the first entry of parked_due_at. Locks nothing.
-SELECT @@autocommit, (SELECT 1 FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_due_at`)
-    WHERE p.lane = ? AND p.state = 'retry' AND p.available_at <= UTC_TIMESTAMP(6) LIMIT 1) IS NOT NULL
-
 -- readyBounds --
 -- The time, and of the first ready rows above a floor, one range of the index on seq, how
 -- many there are, how many in the lane, and the first and the last of these.
