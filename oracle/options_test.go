@@ -167,7 +167,7 @@ func (f *fixture) everything() {
 	f.is("pending", []any{work, held}, []any{true, false})
 	got, err := f.store.Poll(ctx, f.db, "me", 3)
 	f.ok(err)
-	f.is("poll", got, []int{1})
+	f.is("poll", lanesOf(got), []int{1})
 
 	// Operators.
 	stats, err := f.store.Stats(ctx, f.db, 100)

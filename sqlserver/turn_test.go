@@ -16,7 +16,7 @@ func TestTurn(t *testing.T) {
 
 		got, err := f.store.Poll(t.Context(), f.db, "me", 10)
 		f.ok(err)
-		f.is("lanes with work", got, []int{1})
+		f.is("lanes with work", got, []dialect.Candidate{{Lane: 1}})
 		lease := f.claim(1, "me")
 
 		rows, err := f.store.Ready(t.Context(), f.db, 1, 0, dialect.Limit{Rows: 10})
