@@ -75,8 +75,8 @@ func write(ctx context.Context, db dialect.DB, statement string, args ...any) (n
 	return id / 2, err == nil && id != 0, ended(ctx, err)
 }
 
-// look runs a statement that returns whether the session commits by itself and whether
-// there is anything. nothing is true only when it says that there is not.
+// look runs a statement that returns whether the session commits by itself, and whether
+// there is anything, or no row. nothing is true only when it says that there is not.
 func look(ctx context.Context, db dialect.DB, statement string, args ...any) (nothing bool, err error) {
 	c, back, err := session(ctx, db)
 	if c == nil || err != nil {
@@ -94,5 +94,5 @@ func look(ctx context.Context, db dialect.DB, statement string, args ...any) (no
 			err = failed
 		}
 	}
-	return err == nil && !none && !there && autocommit, ended(ctx, err)
+	return err == nil && !none && !there, ended(ctx, err)
 }
