@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 
 	"github.com/outbox-suite/outbox/dialect"
@@ -26,6 +27,16 @@ func session(ctx context.Context, db dialect.DB) (c *sql.Conn, back func(), err 
 		return c, func() { _ = c.Close() }, nil
 	}
 	return nil, nil, nil
+}
+
+// endBy ends what a session has begun, or the session where that fails: with a context
+// that has ended nothing is sent, and the pool would hand the open transaction on.
+func endBy(ctx context.Context, c *sql.Conn, statement string) error {
+	_, err := c.ExecContext(ctx, statement)
+	if err != nil {
+		_ = c.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	return err
 }
 
 // executor runs a statement in a session or in a transaction.
@@ -68,7 +79,7 @@ func write(ctx context.Context, db dialect.DB, statement string, args ...any) (n
 		end = "COMMIT"
 	}
 	if end != "" {
-		if _, failed := c.ExecContext(ctx, end); err == nil {
+		if failed := endBy(ctx, c, end); err == nil {
 			err = failed
 		}
 	}
@@ -90,7 +101,7 @@ func look(ctx context.Context, db dialect.DB, statement string, args ...any) (no
 		err = nil
 	}
 	if !autocommit {
-		if _, failed := c.ExecContext(ctx, "ROLLBACK"); err == nil {
+		if failed := endBy(ctx, c, "ROLLBACK"); err == nil {
 			err = failed
 		}
 	}
