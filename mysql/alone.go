@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 
 	"github.com/outbox-suite/outbox/dialect"
 )
@@ -25,6 +26,16 @@ func session(ctx context.Context, db dialect.DB) (c *sql.Conn, back func(), err 
 		return c, func() { _ = c.Close() }, nil
 	}
 	return nil, nil, nil
+}
+
+// endBy ends what a session has begun, or the session where that fails: with a context
+// that has ended nothing is sent, and the pool would hand the open transaction on.
+func endBy(ctx context.Context, c *sql.Conn, statement string) error {
+	_, err := c.ExecContext(ctx, statement)
+	if err != nil {
+		_ = c.Raw(func(any) error { return driver.ErrBadConn })
+	}
+	return err
 }
 
 // executor runs a statement in a session or in a transaction.
@@ -67,7 +78,7 @@ func write(ctx context.Context, db dialect.DB, statement string, args ...any) (n
 		end = "COMMIT"
 	}
 	if end != "" {
-		if _, failed := c.ExecContext(ctx, end); err == nil {
+		if failed := endBy(ctx, c, end); err == nil {
 			err = failed
 		}
 	}
@@ -85,7 +96,7 @@ func alone(ctx context.Context, db dialect.DB, do func(c *sql.Conn) (autocommit 
 	defer back()
 	autocommit, err := do(c)
 	if !autocommit {
-		if _, failed := c.ExecContext(ctx, "ROLLBACK"); err == nil {
+		if failed := endBy(ctx, c, "ROLLBACK"); err == nil {
 			err = failed
 		}
 	}

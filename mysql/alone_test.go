@@ -101,6 +101,52 @@ func TestAlone(t *testing.T) {
 	})
 }
 
+// endsAfter is a context that ends when it was asked so many times whether it has.
+type endsAfter struct {
+	context.Context
+	asked *int
+}
+
+func (c endsAfter) Err() error {
+	if *c.asked--; *c.asked < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestAloneCancelled ends the context at each moment that the driver looks at it. What a
+// session with autocommit=0 has begun must not go on to whoever has the session next.
+func TestAloneCancelled(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		db := f.open(with(f.dsn, "autocommit", "0"))
+		db.SetMaxOpenConns(1)
+		failed := 0
+		for n := range 12 {
+			f.clear()
+			asked := n
+			ctx := endsAfter{t.Context(), &asked}
+			epoch, ok, err := f.store.Claim(ctx, db, 1, "me", time.Hour)
+			if err != nil {
+				failed++
+			}
+			f.await("no transactions", func() bool { return f.openTransactions() == 0 })
+			f.is("claimed", f.count(`SELECT COUNT(*) FROM {lane} WHERE owner = 'me'`), map[bool]int{true: 1}[ok])
+			if !ok {
+				continue
+			}
+			asked = n
+			_, _, err = f.store.Surface(ctx, db, dialect.Lease{Lane: 1, Owner: "me", Epoch: epoch}, 9)
+			if err != nil {
+				failed++
+			}
+			f.await("no transactions", func() bool { return f.openTransactions() == 0 })
+		}
+		if failed < 2 {
+			t.Fatalf("%d calls failed", failed)
+		}
+	})
+}
+
 // TestBodies reads messages of all sizes together: those that come along, those that are
 // read by themselves, and those of a blocked key, ready and parked.
 func TestBodies(t *testing.T) {

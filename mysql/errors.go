@@ -105,10 +105,11 @@ func isDuplicate(err error) bool {
 	return errors.As(err, &server) && classifyServer(server) == dialect.Duplicate
 }
 
-// isConflict tells whether the server undid a statement for another session's sake.
-func isConflict(err error) bool {
+// isOvertaken tells whether the server undid a statement because another session was
+// faster.
+func isOvertaken(err error) bool {
 	server := new(mysql.MySQLError)
-	return errors.As(err, &server) && classifyServer(server) == dialect.Conflict
+	return errors.As(err, &server) && (server.Number == 1213 || server.Number == 1020) // a deadlock; MariaDB, an old snapshot
 }
 
 // isDenied tells whether the user lacks a privilege on a table.

@@ -25,8 +25,8 @@ func (s *store) Pending(ctx context.Context, db dialect.DB, owner string) (work,
 // Claim takes a lane in one statement, passing by a locked one.
 func (s *store) Claim(ctx context.Context, db dialect.DB, lane int, owner string, ttl time.Duration) (epoch int64, ok bool, err error) {
 	epoch, ok, err = write(ctx, db, s.sql.claim, lane, []byte(owner), []byte(owner), micros(ttl))
-	if isConflict(err) {
-		return 0, false, nil // another session has changed the row: MariaDB says so where all reads lock
+	if isOvertaken(err) {
+		return 0, false, nil // MariaDB says so where the session is SERIALIZABLE
 	}
 	return epoch, ok, err
 }
@@ -54,7 +54,7 @@ func (s *store) Extend(ctx context.Context, db dialect.DB, lease dialect.Lease, 
 // Release ends a lease in one statement, or behind the fence where that passes it by.
 func (s *store) Release(ctx context.Context, db dialect.DB, lease dialect.Lease) error {
 	_, done, err := write(ctx, db, s.sql.release, lease.Lane, []byte(lease.Owner), lease.Epoch)
-	if done || err != nil && !isConflict(err) {
+	if done || err != nil && !isOvertaken(err) {
 		return err
 	}
 	_, err = s.fenced(ctx, db, lease, func(tx *sql.Tx) error {
