@@ -35,6 +35,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -73,7 +74,7 @@ func (engine) Bind(tables dialect.Tables) (dialect.Store, error) {
 	if err := errors.Join(checkName("schema", tables.Schema), checkName("prefix", tables.Prefix)); err != nil {
 		return nil, err
 	}
-	return &store{tables: tables, sql: render(tables)}, nil
+	return &store{tables: tables, sql: render(tables), backlog: make([]atomic.Bool, tables.Lanes)}, nil
 }
 
 func checkName(field, name string) error {

@@ -19,6 +19,9 @@ type store struct {
 	sql    statements
 	// asked is when a poll last was a transaction, by monotonic.
 	asked atomic.Int64
+	// backlog tells of each lane that its last read found more ready rows, of any lane,
+	// than are looked at.
+	backlog []atomic.Bool
 }
 
 var (

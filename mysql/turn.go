@@ -165,24 +165,35 @@ func (b *budget) spend(size int64) {
 	b.bytes -= size
 }
 
-// Ready reads a batch from one snapshot: first where the lane's rows are, then these.
+// Ready reads a batch from one snapshot. When few rows are ready one statement finds the
+// lane's. Otherwise the first one tells where these are, and the second one reads them.
 func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64, limit dialect.Limit) (rows []dialect.Row, err error) {
+	fits := inlined(limit)
 	err = read(ctx, db, func(tx *sql.Tx) error {
+		if !s.backlog[lane].Load() {
+			u, b := unpacker{lane: lane, few: true}, newBudget(limit)
+			rows, err = u.all(ctx, tx, b, s.sql.readyBodies,
+				s.sql.readyFew, lane, fits, fits, fits, after, readyAboveRows, after, readyAboveRows, lane, limit.Rows)
+			if err != nil || len(rows) > 0 && (u.there < readyAboveRows || !b.left()) {
+				return err
+			}
+		}
 		var now, there, own, first, last int64
 		if _, err := query1(ctx, tx, []any{&now, &there, &own, &first, &last}, s.sql.readyBounds, lane, lane, lane, after, readyAboveRows); err != nil {
 			return err
 		}
 		all := there < readyAboveRows
+		s.backlog[lane].Store(!all)
 		from, to, most := after+1, int64(math.MaxInt64), limit.Rows
 		switch {
 		case all && own == 0:
+			rows = nil
 			return nil
 		case all || own >= int64(limit.Rows):
 			from, to = first, last // there is nothing else between them
 			most = min(most, int(own))
 		}
 		u := unpacker{lane: lane, now: now, rows: make([]dialect.Row, 0, most)}
-		fits := inlined(limit)
 		rows, err = u.all(ctx, tx, newBudget(limit), s.sql.readyBodies,
 			s.sql.ready, lane, fits, fits, fits, lane, from, to, limit.Rows)
 		return err
@@ -308,7 +319,7 @@ func (s *store) move(ctx context.Context, tx *sql.Tx, lane int, t dialect.Settle
 		return err
 	}
 	if t.Archive {
-		if err := execAmong(ctx, tx, s.sql.archiveReady, t.Published, lane); err != nil {
+		if err := execReady(ctx, tx, s.sql.archiveOne, s.sql.archiveReady, t.Published, lane); err != nil {
 			return err
 		}
 		if err := execRefs(ctx, tx, s.sql.archiveParked, t.PublishedParked, lane); err != nil {
@@ -337,7 +348,7 @@ func (s *store) move(ctx context.Context, tx *sql.Tx, lane int, t dialect.Settle
 		}
 	}
 	// What was published, failed or held is all no longer ready.
-	if err := execAmong(ctx, tx, s.sql.deleteReady, slices.Concat(t.Published, refsOf(t.Failed), t.Hold), lane); err != nil {
+	if err := execReady(ctx, tx, s.sql.deleteOne, s.sql.deleteReady, slices.Concat(t.Published, refsOf(t.Failed), t.Hold), lane); err != nil {
 		return err
 	}
 	return s.promote(ctx, tx, lane, keys)
@@ -378,37 +389,12 @@ func (s *store) promote(ctx context.Context, tx *sql.Tx, lane int, keys []int64)
 	return exec(ctx, tx, s.sql.promote, list, lane)
 }
 
-// execAmong is execRefs for statements that are followed by the rows.
-func execAmong(ctx context.Context, tx *sql.Tx, text string, list []dialect.Ref, lane int) error {
-	for part := range slices.Chunk(list, mostRows) {
-		if err := exec(ctx, tx, text+among(lane, part)); err != nil {
-			return err
-		}
+// execReady runs a statement on ready rows, or that for one.
+func execReady(ctx context.Context, tx *sql.Tx, one, many string, list []dialect.Ref, lane int) error {
+	if len(list) == 1 {
+		return exec(ctx, tx, one, lane, list[0].Place, list[0].ID[:])
 	}
-	return nil
-}
-
-// among is the condition that a ready row of the lane is one of the list: its place, which
-// finds it, and its id. Numbers and hexadecimal need no quoting.
-func among(lane int, list []dialect.Ref) string {
-	const most = len("-9223372036854775808, ") + len("(-9223372036854775808, x'0123456789abcdef0123456789abcdef'), ")
-	text := append(make([]byte, 0, 80+most*len(list)), "r.lane = "...)
-	text = append(strconv.AppendInt(text, int64(lane), 10), " AND r.seq IN ("...)
-	for i, r := range list {
-		if i > 0 {
-			text = append(text, ", "...)
-		}
-		text = strconv.AppendInt(text, r.Place, 10)
-	}
-	text = append(text, ") AND (r.seq, r.id) IN ("...)
-	for i, r := range list {
-		if i > 0 {
-			text = append(text, ", "...)
-		}
-		text = strconv.AppendInt(append(text, '('), r.Place, 10)
-		text = append(hex.AppendEncode(append(text, ", x'"...), r.ID[:]), "')"...)
-	}
-	return string(append(text, ')'))
+	return execRefs(ctx, tx, many, list, lane)
 }
 
 // execRefs runs a statement on rows in one lane, with lists that a packet holds.

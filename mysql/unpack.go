@@ -31,7 +31,11 @@ type unpacker struct {
 	// follows from now, in microseconds since 1970 by the server's clock.
 	parked bool
 	now    int64
-	rows   []dialect.Row
+	// few rows each bring now, and there, the number of ready rows of all lanes that
+	// were looked at.
+	few   bool
+	there int64
+	rows  []dialect.Row
 	// names are the topics and types there were, each once.
 	names map[string]string
 	// text holds the keys and headers of the rows from fresh on, and sizes how long.
@@ -50,12 +54,12 @@ const chunk = 64 << 10
 // packedRow are the destinations of the columns that a message is read by. What the
 // driver has as a number stays as it is.
 type packedRow struct {
-	seq, blocked, missing, hash, revision, replay, created, later, pos, attempts any
+	seq, blocked, missing, hash, revision, replay, created, later, pos, attempts, now, there any
 
 	headers, payload, idTopic, key, kind, content sql.RawBytes
 }
 
-func (p *packedRow) columns(parked bool) []any {
+func (p *packedRow) columns(parked, few bool) []any {
 	columns := []any{
 		&p.seq, &p.blocked,
 		&p.missing, &p.headers, &p.payload, &p.idTopic, &p.key, &p.hash, &p.kind, &p.content, &p.revision, &p.replay, &p.created,
@@ -63,6 +67,9 @@ func (p *packedRow) columns(parked bool) []any {
 	}
 	if parked {
 		columns = append(columns, &p.pos, &p.attempts)
+	}
+	if few {
+		columns = append(columns, &p.now, &p.there)
 	}
 	return columns
 }
@@ -92,7 +99,7 @@ func (u *unpacker) read(ctx context.Context, tx *sql.Tx, b *budget, statement st
 		}
 	}()
 	var row packedRow
-	columns := row.columns(u.parked)
+	columns := row.columns(u.parked, u.few)
 	u.names = make(map[string]string)
 	for b.left() && rows.Next() {
 		if err := rows.Scan(columns...); err != nil {
@@ -127,6 +134,9 @@ func (u *unpacker) add(p *packedRow) (size int64, err error) {
 	row.Blocked = number(p.blocked) != 0
 	row.Revision, row.Replay = number(p.revision), int(number(p.replay))
 	created, later := number(p.created), number(p.later)
+	if u.few {
+		u.now, u.there = number(p.now), number(p.there)
+	}
 	row.CreatedAt = time.UnixMicro(created).UTC()
 	if u.parked {
 		row.Pos, row.Attempts = number(p.pos), int(number(p.attempts))

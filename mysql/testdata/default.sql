@@ -379,13 +379,10 @@ WHERE p.lane = ?
 -- many there are, how many in the lane, and the first and the last of these.
 SELECT TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6)), COUNT(*), COUNT(CASE WHEN m.lane = ? THEN 1 END),
     COALESCE(MIN(CASE WHEN m.lane = ? THEN m.seq END), 0), COALESCE(MAX(CASE WHEN m.lane = ? THEN m.seq END), 0)
-FROM (
-    SELECT r.lane, r.seq FROM `outbox` AS r FORCE INDEX (`outbox_seq`) WHERE r.seq > ? ORDER BY r.seq LIMIT ?
-) AS m
+FROM (SELECT r.lane, r.seq FROM `outbox` AS r FORCE INDEX (`outbox_seq`) WHERE r.seq > ? ORDER BY r.seq LIMIT ?) AS m
 
 -- ready --
--- One range of ready's primary key. Whether the key is blocked is one entry of
--- parked_blocked a row, where the lane has a blocked key at all.
+-- One range of ready's primary key.
 SELECT m.seq,
     CASE WHEN (SELECT 1 FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_blocked`)
                WHERE p.blocking = 1 AND p.lane = ? LIMIT 1) IS NULL
@@ -400,6 +397,27 @@ SELECT m.seq,
 FROM `outbox` AS m FORCE INDEX (PRIMARY)
 WHERE m.lane = ? AND m.seq BETWEEN ? AND ?
 ORDER BY m.seq
+LIMIT ?
+
+-- readyFew --
+-- The lane's among the first ready rows above a floor, each by ready's primary key, with the
+-- time and with how many there are of all lanes.
+SELECT m.seq,
+    CASE WHEN (SELECT 1 FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_blocked`)
+               WHERE p.blocking = 1 AND p.lane = ? LIMIT 1) IS NULL
+    THEN 0
+    ELSE (SELECT 1 FROM `outbox_parked` AS p FORCE INDEX (`outbox_parked_blocked`)
+          WHERE p.blocking = 1 AND p.lane = m.lane AND p.key_hash = m.key_hash LIMIT 1) IS NOT NULL
+    END,
+    CASE WHEN LENGTH(m.headers) + COALESCE(LENGTH(m.payload), 0) <= ? THEN NULL ELSE LENGTH(m.headers) + COALESCE(LENGTH(m.payload), 0) * 16777216 END,
+    CASE WHEN LENGTH(m.headers) + COALESCE(LENGTH(m.payload), 0) <= ? THEN NULLIF(m.headers, '{}') END, CASE WHEN LENGTH(m.headers) + COALESCE(LENGTH(m.payload), 0) <= ? THEN m.payload END,
+    CONCAT(m.id, m.topic), m.`key`, m.key_hash, m.type, NULLIF(m.content_type, 'application/json'), COALESCE(m.revision, 0), m.replay,
+    TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', m.created_at), TIMESTAMPDIFF(MICROSECOND, m.created_at, m.ready_at),
+    TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6)), (SELECT COUNT(*) FROM (SELECT r.lane, r.seq FROM `outbox` AS r FORCE INDEX (`outbox_seq`) WHERE r.seq > ? ORDER BY r.seq LIMIT ?) AS a)
+FROM (SELECT r.lane, r.seq FROM `outbox` AS r FORCE INDEX (`outbox_seq`) WHERE r.seq > ? ORDER BY r.seq LIMIT ?) AS f
+STRAIGHT_JOIN `outbox` AS m FORCE INDEX (PRIMARY) ON m.lane = f.lane AND m.seq = f.seq
+WHERE f.lane = ?
+ORDER BY f.seq
 LIMIT ?
 
 -- readyBodies --
@@ -472,8 +490,15 @@ WHERE p.lane = ? AND p.key_hash IS NOT NULL
 -- archiveReady --
 INSERT INTO `outbox_done` (lane, seq, id, topic, `key`, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome)
 SELECT r.lane, r.seq, r.id, r.topic, r.`key`, r.key_hash, r.type, r.content_type, r.payload, r.headers, r.created_at, r.revision, r.replay, 1, 'published'
-FROM `outbox` AS r FORCE INDEX (PRIMARY)
-WHERE
+FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PATH '$[0]', id CHAR(32) PATH '$[1]')) AS n
+STRAIGHT_JOIN `outbox` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.place AND r.id = UNHEX(n.id)
+ORDER BY r.seq
+
+-- archiveOne --
+INSERT INTO `outbox_done` (lane, seq, id, topic, `key`, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome)
+SELECT r.lane, r.seq, r.id, r.topic, r.`key`, r.key_hash, r.type, r.content_type, r.payload, r.headers, r.created_at, r.revision, r.replay, 1, 'published'
+FROM `outbox` AS r
+WHERE r.lane = ? AND r.seq = ? AND r.id = ?
 
 -- archiveParked --
 INSERT INTO `outbox_done` (lane, seq, id, topic, `key`, key_hash, type, content_type, payload, headers, created_at, revision, replay, attempts, outcome, reason)
@@ -515,8 +540,11 @@ STRAIGHT_JOIN `outbox` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.pl
 ORDER BY r.seq
 
 -- deleteReady --
-DELETE r FROM `outbox` AS r FORCE INDEX (PRIMARY)
-WHERE
+DELETE r FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PATH '$[0]', id CHAR(32) PATH '$[1]')) AS n
+STRAIGHT_JOIN `outbox` AS r FORCE INDEX (PRIMARY) ON r.lane = ? AND r.seq = n.place AND r.id = UNHEX(n.id)
+
+-- deleteOne --
+DELETE FROM `outbox` WHERE lane = ? AND seq = ? AND id = ?
 
 -- demote --
 -- A retry that blocks and is not the first waits. By parked_blocked, and the first
