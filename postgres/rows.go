@@ -277,7 +277,8 @@ func messageColumns(r *dialect.Row) []any {
 		&r.Topic, &r.Key, &r.KeyHash, &r.Type, &r.ContentType,
 		&r.Payload, &r.Headers,
 		utcColumn{&r.CreatedAt},
-		zeroColumn[int64]{&r.Revision}, zeroColumn[int]{&r.Replay},
+		zeroColumn[int64]{&r.Revision},
+		zeroColumn[int]{&r.Replay},
 		microsColumn{&r.Age},
 	}
 }
