@@ -119,6 +119,7 @@ func binaryRows(ctx context.Context, conn *pgx.Conn, b batchOf, text string, arg
 type decoder struct {
 	values [][]byte
 	texts  map[string]string
+	last   [9]string // by column
 	room   []byte
 	err    error
 }
@@ -196,14 +197,18 @@ func (d *decoder) bytes(column int) []byte {
 
 // common is a text that many rows of a batch share.
 func (d *decoder) common(column int) string {
-	v := d.values[column]
-	if text, ok := d.texts[string(v)]; ok {
-		return text
+	v, last := d.values[column], &d.last[column]
+	if string(v) == *last {
+		return *last
 	}
-	text := string(v)
-	if len(d.texts) < 64 {
-		d.texts[text] = text
+	text, ok := d.texts[string(v)]
+	if !ok {
+		text = string(v)
+		if len(d.texts) < 64 {
+			d.texts[text] = text
+		}
 	}
+	*last = text
 	return text
 }
 
