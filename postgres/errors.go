@@ -100,6 +100,9 @@ func classifyServer(err *pgconn.PgError) dialect.Class {
 
 // hint adds the remedy where the server's words have none.
 func hint(err error) error {
+	if err == nil {
+		return nil
+	}
 	pg := new(pgconn.PgError)
 	if !errors.As(err, &pg) {
 		return err

@@ -27,7 +27,7 @@ func (s *store) Parked(ctx context.Context, db dialect.DB, filter dialect.Filter
 		return nil, nil
 	}
 	return query(ctx, db, func(p *dialect.Parked) []any {
-		return append(rowColumns(&p.Row), &p.State, &p.Blocking, &p.Reason, nullMicrosColumn{&p.DueIn}, utcColumn{&p.ParkedAt})
+		return append(parkedColumns(&p.Row), &p.Lane, &p.State, &p.Blocking, &p.Reason, nullMicrosColumn{&p.DueIn}, utcColumn{&p.ParkedAt})
 	}, s.sql.parked.with(&f, 2), f.after(after, limit)...)
 }
 

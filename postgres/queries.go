@@ -265,9 +265,11 @@ const readySQL = `
 -- How many rows there are within $4 bytes is found by their running sum, which is
 -- dear, and so only where they are not all within it. Sizes come from the row
 -- header of a payload stored out of line.
-SELECT seq, 0::bigint AS pos, 0 AS attempts, lane, id, topic, key, key_hash, type, content_type,
-    CASE WHEN blocked THEN NULL ELSE payload END AS payload, headers, created_at, coalesce(revision, 0) AS revision, replay,
-    (date_part('epoch', statement_timestamp() - ready_at) * 1000000)::bigint AS age, blocked
+-- Each column of each row is written by a call, but not a NULL: hence what is
+-- usually 0 or false comes as that.
+SELECT seq, id, topic, key, key_hash, type, content_type,
+    CASE WHEN blocked THEN NULL ELSE payload END AS payload, headers, created_at, revision, nullif(replay, 0) AS replay,
+    (date_part('epoch', statement_timestamp() - ready_at) * 1000000)::bigint AS age, nullif(blocked, false) AS blocked
 FROM (
     SELECT m.*, ` + readyBlockedSQL + ` AS blocked
     FROM {ready} AS m
@@ -344,10 +346,10 @@ WITH head AS MATERIALIZED (
     ORDER BY h.place, q.seq
     LIMIT (SELECT rest FROM share)
 )
-SELECT seq, pos, attempts, lane, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, age, false AS blocked
+SELECT seq, id, topic, key, key_hash, type, content_type, payload, headers, created_at, revision, replay, age, pos, attempts
 FROM (
-    SELECT p.seq, p.pos, p.attempts, p.lane, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.payload, p.headers,
-        p.created_at, coalesce(p.revision, 0) AS revision, p.replay,
+    SELECT p.seq, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.payload, p.headers,
+        p.created_at, p.revision, p.replay, p.pos, p.attempts,
         (date_part('epoch', statement_timestamp() - p.created_at) * 1000000)::bigint AS age,
         d.place, d.nth,
         sum(octet_length(p.headers) + coalesce(octet_length(p.payload), 0))
@@ -371,6 +373,9 @@ const settleSQL = `
 -- its newest version even if this statement waited for it. Rows are found by
 -- ready's primary key. If this is a transaction's first statement and the network
 -- cuts it off, the server must not wait for the next with the lane locked.
+-- $7 and $8 are the least and the greatest place. The planner is not to know them: it
+-- would take statistics that are older than the rows for a reason to plan anew for
+-- each settle.
 WITH fence AS (
     UPDATE {lane}
     SET lease_until = clock_timestamp() + $4::bigint * interval '1 microsecond', served_at = clock_timestamp()
@@ -379,7 +384,7 @@ WITH fence AS (
 ), gone AS (
     DELETE FROM {ready}
     WHERE lane = $1::int AND EXISTS (SELECT FROM fence)
-      AND seq BETWEEN (SELECT min(n) FROM unnest($5::bigint[]) AS n) AND (SELECT max(n) FROM unnest($5::bigint[]) AS n)
+      AND seq BETWEEN (SELECT $7::bigint) AND (SELECT $8::bigint)
       AND ((seq, id) IN (SELECT unnest($5::bigint[]), unnest($6::uuid[]))) IS TRUE
 )
 SELECT EXISTS (SELECT FROM fence), set_config('idle_in_transaction_session_timeout', '30s', true)`
@@ -394,7 +399,7 @@ WITH fence AS (
 ), gone AS (
     DELETE FROM {ready}
     WHERE lane = $1::int AND EXISTS (SELECT FROM fence)
-      AND seq BETWEEN (SELECT min(n) FROM unnest($5::bigint[]) AS n) AND (SELECT max(n) FROM unnest($5::bigint[]) AS n)
+      AND seq BETWEEN (SELECT $7::bigint) AND (SELECT $8::bigint)
       AND ((seq, id) IN (SELECT unnest($5::bigint[]), unnest($6::uuid[]))) IS TRUE
     RETURNING *
 ), kept AS (
@@ -539,10 +544,10 @@ SELECT
 
 const parkedSQL = `
 -- Along parked's primary key, or the index that serves the filter.
-SELECT coalesce(p.seq, 0), p.pos, p.attempts, p.lane, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.payload, p.headers,
-    p.created_at, coalesce(p.revision, 0), p.replay,
-    (extract(epoch FROM statement_timestamp() - p.created_at) * 1000000)::bigint, false,
-    p.state, p.blocking, coalesce(p.reason, ''),
+SELECT p.seq, p.id, p.topic, p.key, p.key_hash, p.type, p.content_type, p.payload, p.headers,
+    p.created_at, p.revision, p.replay,
+    (extract(epoch FROM statement_timestamp() - p.created_at) * 1000000)::bigint,
+    p.pos, p.attempts, p.lane, p.state, p.blocking, coalesce(p.reason, ''),
     (extract(epoch FROM p.available_at - statement_timestamp()) * 1000000)::bigint,
     p.parked_at
 FROM {parked} AS p

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,31 +18,46 @@ import (
 	"github.com/outbox-suite/outbox/dialect"
 )
 
-// messages runs a statement whose columns are those of rowColumns. These are the
-// reads that carry whole batches: where the pool is one of pgx, they take the
-// values as they lie in its buffer, which costs a third of what database/sql's
-// way through boxed values does; otherwise, say behind a driver that
-// instruments, that way is taken.
-func messages(ctx context.Context, db dialect.DB, text string, args ...any) ([]dialect.Row, error) {
+// batchOf is how the rows of a batch are read.
+type batchOf struct {
+	lane    int
+	most    int // rows, or so
+	columns func(*dialect.Row) []any
+	decode  func(*decoder, *dialect.Row)
+}
+
+// messages reads a batch. Where the pool is one of pgx, it takes the values as they lie
+// in its buffer, which costs a third of what database/sql's way through boxed values
+// does; otherwise, say behind a driver that instruments, that way is taken.
+func messages(ctx context.Context, db dialect.DB, b batchOf, text string, args ...any) ([]dialect.Row, error) {
 	pool, ok := db.(*sql.DB)
 	if ok {
 		_, ok = pool.Driver().(*stdlib.Driver)
 	}
 	if !ok {
-		return query(ctx, db, rowColumns, text, args...)
+		return boxedRows(ctx, db, b, text, args)
 	}
 	var list []dialect.Row
 	err := withConn(ctx, pool, func(conn *pgx.Conn) (err error) {
-		list, err = binaryRows(ctx, conn, text, args)
+		list, err = binaryRows(ctx, conn, b, text, args)
 		if pgconn.SafeToRetry(err) {
 			return errOtherWay // the connection was dead already, which the pool knows to mend
 		}
 		return err
 	})
 	if errors.Is(err, errOtherWay) {
-		return query(ctx, db, rowColumns, text, args...)
+		return boxedRows(ctx, db, b, text, args)
 	}
 	return list, hint(err)
+}
+
+// boxedRows reads a batch through database/sql.
+func boxedRows(ctx context.Context, db dialect.DB, b batchOf, text string, args []any) ([]dialect.Row, error) {
+	list, err := query(ctx, db, b.columns, text, args...)
+	for i := range list {
+		list[i].Lane = b.lane
+	}
+	return list, err
 }
 
 // withConn does something with a connection of pgx itself.
@@ -67,8 +83,8 @@ func withConn(ctx context.Context, pool *sql.DB, do func(conn *pgx.Conn) error) 
 // yet, or the values do not come in their binary form, as in the simple protocol.
 var errOtherWay = errors.New("rows are read the other way")
 
-// binaryRows reads rows in PostgreSQL's binary form of each type.
-func binaryRows(ctx context.Context, conn *pgx.Conn, text string, args []any) (list []dialect.Row, err error) {
+// binaryRows reads a batch in PostgreSQL's binary form of each type.
+func binaryRows(ctx context.Context, conn *pgx.Conn, b batchOf, text string, args []any) (list []dialect.Row, err error) {
 	if conn.Config().DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol {
 		return nil, errOtherWay
 	}
@@ -82,43 +98,61 @@ func binaryRows(ctx context.Context, conn *pgx.Conn, text string, args []any) (l
 		if list == nil && rows.FieldDescriptions()[0].Format != pgx.BinaryFormatCode {
 			return nil, errOtherWay
 		}
-		list = append(list, dialect.Row{})
+		// A row is large: rather than to double, the list soon has room for all.
+		if n := len(list); n == cap(list) {
+			list = slices.Grow(list, max(min(8*n+16, b.most)-n, 1))
+		}
+		list = list[:len(list)+1]
 		d.values = rows.RawValues()
-		if err := d.row(&list[len(list)-1]); err != nil {
-			return nil, err
+		r := &list[len(list)-1]
+		r.Lane = b.lane
+		d.message(r)
+		b.decode(&d, r)
+		if d.err != nil {
+			return nil, d.err
 		}
 	}
 	return list, rows.Err()
 }
 
-// decoder decodes rows of the columns of rowColumns.
+// decoder decodes rows whose columns begin with those of messageColumns.
 type decoder struct {
 	values [][]byte
 	texts  map[string]string
+	last   [9]string // by column
+	room   []byte
 	err    error
 }
 
-func (d *decoder) row(r *dialect.Row) error {
-	*r = dialect.Row{
-		Seq: d.int(0), Pos: d.int(1), Attempts: int(d.int(2)),
-		Message: dialect.Message{
-			Lane: int(d.int(3)), Topic: d.common(5),
-			Key:     sql.Null[string]{V: string(d.values[6]), Valid: d.values[6] != nil},
-			KeyHash: sql.Null[int64]{V: d.int(7), Valid: d.values[7] != nil},
-			Type:    d.common(8), ContentType: d.common(9), Headers: d.common(11),
-			Revision: d.int(13), Replay: int(d.int(14)),
-		},
-		CreatedAt: time.UnixMicro(d.int(12) + postgresEpoch).UTC(),
-		Age:       time.Duration(d.int(15)) * time.Microsecond,
-		Blocked:   len(d.values[16]) == 1 && d.values[16][0] != 0,
+// message decodes the columns of messageColumns into a row that is empty.
+func (d *decoder) message(r *dialect.Row) {
+	r.Seq = d.int(0)
+	if copy(r.ID[:], d.values[1]) != len(r.ID) {
+		d.err = fmt.Errorf("id has %d bytes, not %d", len(d.values[1]), len(r.ID))
 	}
-	if d.values[10] != nil {
-		r.Payload = append([]byte{}, d.values[10]...) // the buffer is pgx's
+	r.Topic = d.common(2)
+	if d.values[3] != nil {
+		r.Key = sql.Null[string]{V: string(d.values[3]), Valid: true}
 	}
-	if copy(r.ID[:], d.values[4]) != len(r.ID) {
-		return fmt.Errorf("id has %d bytes, not %d", len(d.values[4]), len(r.ID))
+	if d.values[4] != nil {
+		r.KeyHash = sql.Null[int64]{V: d.int(4), Valid: true}
 	}
-	return d.err
+	r.Type, r.ContentType = d.common(5), d.common(6)
+	r.Payload = d.bytes(7)
+	r.Headers = d.common(8)
+	r.CreatedAt = time.UnixMicro(d.int(9) + postgresEpoch).UTC()
+	r.Revision, r.Replay = d.int(10), int(d.int(11))
+	r.Age = time.Duration(d.int(12)) * time.Microsecond
+}
+
+// decodeReady decodes what readyColumns have beyond messageColumns.
+func decodeReady(d *decoder, r *dialect.Row) {
+	r.Blocked = len(d.values[13]) == 1 && d.values[13][0] != 0
+}
+
+// decodeParked decodes what parkedColumns have beyond messageColumns.
+func decodeParked(d *decoder, r *dialect.Row) {
+	r.Pos, r.Attempts = d.int(13), int(d.int(14))
 }
 
 // postgresEpoch is 2000-01-01 UTC, from which timestamps count their microseconds,
@@ -140,16 +174,41 @@ func (d *decoder) int(column int) int64 {
 	}
 }
 
+// Payloads up to fewBytes share pieces of memory of pieceBytes, because it is the number
+// of allocations that costs. As long as somebody keeps one, its piece stays.
+const (
+	fewBytes   = 1 << 10
+	pieceBytes = 16 << 10
+)
+
+// bytes is a copy of a value: the buffer is pgx's. It is nil for NULL.
+func (d *decoder) bytes(column int) []byte {
+	v := d.values[column]
+	if v == nil || len(v) > fewBytes {
+		return slices.Clone(v)
+	}
+	if d.room == nil || cap(d.room)-len(d.room) < len(v) {
+		d.room = make([]byte, 0, max(fewBytes, min(4*cap(d.room), pieceBytes)))
+	}
+	n := len(d.room)
+	d.room = append(d.room, v...)
+	return d.room[n:len(d.room):len(d.room)]
+}
+
 // common is a text that many rows of a batch share.
 func (d *decoder) common(column int) string {
-	v := d.values[column]
-	if text, ok := d.texts[string(v)]; ok {
-		return text
+	v, last := d.values[column], &d.last[column]
+	if string(v) == *last {
+		return *last
 	}
-	text := string(v)
-	if len(d.texts) < 64 {
-		d.texts[text] = text
+	text, ok := d.texts[string(v)]
+	if !ok {
+		text = string(v)
+		if len(d.texts) < 64 {
+			d.texts[text] = text
+		}
 	}
+	*last = text
 	return text
 }
 
@@ -204,17 +263,37 @@ func (u utcColumn) Scan(value any) error {
 	return nil
 }
 
-// rowColumns are the destinations of the columns that readySQL, dueSQL and
+// zeroColumn scans NULL as zero.
+type zeroColumn[T any] struct{ v *T }
+
+func (z zeroColumn[T]) Scan(value any) error {
+	var n sql.Null[T]
+	err := n.Scan(value)
+	*z.v = n.V
+	return err
+}
+
+// messageColumns are the destinations of the columns that readySQL, dueSQL and
 // parkedSQL begin with.
-func rowColumns(r *dialect.Row) []any {
+func messageColumns(r *dialect.Row) []any {
 	return []any{
-		&r.Seq, &r.Pos, &r.Attempts, &r.Lane,
+		zeroColumn[int64]{&r.Seq},
 		uuidColumn{&r.ID},
 		&r.Topic, &r.Key, &r.KeyHash, &r.Type, &r.ContentType,
 		&r.Payload, &r.Headers,
 		utcColumn{&r.CreatedAt},
-		&r.Revision, &r.Replay,
+		zeroColumn[int64]{&r.Revision},
+		zeroColumn[int]{&r.Replay},
 		microsColumn{&r.Age},
-		&r.Blocked,
 	}
+}
+
+// readyColumns are those of readySQL.
+func readyColumns(r *dialect.Row) []any {
+	return append(messageColumns(r), zeroColumn[bool]{&r.Blocked})
+}
+
+// parkedColumns are those of dueSQL, and those that parkedSQL begins with.
+func parkedColumns(r *dialect.Row) []any {
+	return append(messageColumns(r), &r.Pos, &r.Attempts)
 }

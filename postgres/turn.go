@@ -86,12 +86,12 @@ func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease,
 
 // Ready reads a batch in one statement.
 func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64, limit dialect.Limit) ([]dialect.Row, error) {
-	return messages(ctx, db, s.sql.ready, lane, after, limit.Rows, bytes(limit))
+	return messages(ctx, db, batchOf{lane, limit.Rows, readyColumns, decodeReady}, s.sql.ready, lane, after, limit.Rows, bytes(limit))
 }
 
 // Due reads the heads that are due and what waits behind them in one statement.
 func (s *store) Due(ctx context.Context, db dialect.DB, lane int, limit dialect.Limit) ([]dialect.Row, error) {
-	return messages(ctx, db, s.sql.due, lane, limit.Rows, bytes(limit))
+	return messages(ctx, db, batchOf{lane, limit.Rows, parkedColumns, decodeParked}, s.sql.due, lane, limit.Rows, bytes(limit))
 }
 
 func bytes(limit dialect.Limit) int64 {
@@ -122,8 +122,14 @@ func (s *store) settlePublished(ctx context.Context, on querier, lease dialect.L
 	if t.Archive {
 		text = s.sql.settleArchive
 	}
+	named := refs(t.Published)
+	var least, greatest any // NULL where no row is named
+	if place := named[0].([]int64); len(place) > 0 {
+		least, greatest = slices.Min(place), slices.Max(place)
+	}
 	var idle string
-	_, err = query1(ctx, on, []any{&ok, &idle}, text, append([]any{lease.Lane, lease.Owner, lease.Epoch, micros(ttl)}, refs(t.Published)...)...)
+	_, err = query1(ctx, on, []any{&ok, &idle}, text,
+		lease.Lane, lease.Owner, lease.Epoch, micros(ttl), named[0], named[1], least, greatest)
 	return ok, err
 }
 
