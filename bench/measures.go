@@ -250,7 +250,7 @@ func relayRates(ctx context.Context, r *run) error {
 	}
 	err := compare("batch 1000", "relay", "relays", "", func(relays int) func(context.Context) ([]float64, error) {
 		cfg := relay.Config{Batch: 1000, Retention: relay.NoRetention}
-		return r.drainRate(n, small, fleet{relays: relays, config: cfg})
+		return r.drainedBy(n, small, fleet{relays: relays, config: cfg}, r.drainTogether, rate(n))
 	})
 	if err != nil || r.target.Process == nil {
 		return err

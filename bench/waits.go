@@ -390,7 +390,7 @@ func oldSnapshot(ctx context.Context, r *run) error {
 			if err != nil {
 				return nil, err
 			}
-			settled := newTally()
+			settled := newTally("message was settled")
 			stop, err := r.start(ctx, fleet{
 				outbox: o, relays: 1, shared: true, config: relay.Config{Batch: 1000, Retention: relay.NoRetention},
 				settled: settled.add,
