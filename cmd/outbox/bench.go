@@ -34,7 +34,7 @@ stays refused.
 
 It works in tables of its own with random names, which it makes and removes, also
 when it is interrupted. The machine should do nothing else meanwhile. The scale
-quick takes half an hour or so, full one to three hours and 10 GB of disk; tiny
+quick takes half an hour to an hour, full two to four hours and 10 GB of disk; tiny
 only tries that everything works.
 
 --report puts the results into a Markdown document, between two lines that mark
