@@ -2,13 +2,16 @@ package bench_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/xml"
 	"errors"
 	"io"
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/outbox-suite/outbox/bench"
@@ -199,5 +202,131 @@ func TestMeasuresAreTold(t *testing.T) {
 			t.Errorf("measure %+v", m)
 		}
 		seen[m.Name] = true
+	}
+}
+
+// Sides come by turns of a few transactions, one side at a time however many write, and
+// each counts what it took.
+func TestSlices(t *testing.T) {
+	const rounds = 3
+	takes := map[string]time.Duration{"a": time.Millisecond, "b": 2 * time.Millisecond, "c": 3 * time.Millisecond}
+	for _, c := range []struct{ writers, slice, warm, turns int }{
+		{writers: 1, slice: 1, warm: 20, turns: 167}, // turns of 6 ms in a second
+		{writers: 4, slice: 20, warm: 4, turns: 34},  // of 30
+	} {
+		var mu sync.Mutex
+		var order []string
+		active := map[string]int{}
+		var got [][]float64
+		synctest.Test(t, func(t *testing.T) {
+			var err error
+			got, err = bench.Sliced(t.Context(), time.Second, rounds, c.writers, func(name string) {
+				mu.Lock()
+				order = append(order, name)
+				active[name]++
+				if active[name] > c.writers || active["a"]*active["b"]+active["b"]*active["c"]+active["a"]*active["c"] > 0 {
+					t.Errorf("at work beside each other: %v", active)
+				}
+				mu.Unlock()
+				time.Sleep(takes[name])
+				mu.Lock()
+				active[name]--
+				mu.Unlock()
+			}, "a", "b", "c")
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+		want := [][]float64{{1000, 1000, 1000}, {2000, 2000, 2000}, {3000, 3000, 3000}}
+		if !slices.EqualFunc(got, want, slices.Equal) {
+			t.Errorf("%d writers: microseconds of a transaction: %v, want %v", c.writers, got, want)
+		}
+		if turns := c.warm + rounds*c.turns; len(order) != turns*3*c.slice {
+			t.Fatalf("%d writers: %d transactions, want %d turns of three times %d", c.writers, len(order), turns, c.slice)
+		}
+		seen := map[string]int{}
+		for turn := range slices.Chunk(order, 3*c.slice) {
+			met := map[string]bool{}
+			names := ""
+			for slice := range slices.Chunk(turn, c.slice) {
+				if len(slices.Compact(slices.Clone(slice))) != 1 || met[slice[0]] {
+					t.Fatalf("%d writers: a turn is %v", c.writers, turn)
+				}
+				met[slice[0]] = true
+				names += slice[0]
+			}
+			seen[names]++
+		}
+		if len(seen) != 6 {
+			t.Errorf("%d writers: the orders within a turn are %v, want all six", c.writers, seen)
+		}
+	}
+}
+
+// What writers meet ends a round.
+func TestSlicesEndWithAnError(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("enough"))
+	if _, err := bench.Sliced(ctx, time.Second, 1, 2, func(string) {}, "a"); err == nil || !strings.Contains(err.Error(), "enough") {
+		t.Errorf("Sliced = %v, want the cause", err)
+	}
+}
+
+func TestSlowPublisherSeesDisorder(t *testing.T) {
+	if err := bench.Disorder(1, 2, 3, 5); err != nil {
+		t.Errorf("in order: %v", err)
+	}
+	if err := bench.Disorder(1, 3, 2, 4, 4, 3); err == nil || !strings.Contains(err.Error(), "2 messages were published behind a newer one") {
+		t.Errorf("out of order: %v, want an error that counts two", err)
+	}
+}
+
+func TestProcessorTimeAddsUp(t *testing.T) {
+	const (
+		stat          = "cpu  100 20 30 400 50 6 7 80 9 0\ncpu0 1 2 3\n"
+		later         = "cpu  130 22 38 430 58 8 9 82 99 0\n"
+		before, after = ` 254 0 vda 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 100 50
+ 254 1 vda1 1 2 3 4 5 6 7 8 9 10 11
+ 252 0 dm-0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 7 7
+`, ` 254 0 vda 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 140 75
+ 254 1 vda1 1 2 3 4 5 6 7 8 9 10 11
+ 252 0 dm-0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 46 30
+`
+	)
+	busy, all, ok := bench.ProcessorsOf(stat)
+	if !ok || busy != 1630*time.Millisecond || all != 6930*time.Millisecond {
+		t.Errorf("processors = %v, %v, %v", busy, all, ok)
+	}
+	for _, broken := range []string{"", "cpu0 1 2 3 4 5 6 7 8\n", "cpu  1 2 3\n", "cpu  1 2 x 4 5 6 7 8\n"} {
+		if _, _, ok := bench.ProcessorsOf(broken); ok {
+			t.Errorf("%q is taken", broken)
+		}
+	}
+	machine, own, rest, share, count, took := bench.Spent(stat, before, later, after, 140*time.Millisecond)
+	if machine != 440*time.Millisecond || own+rest != machine || own != 140*time.Millisecond {
+		t.Errorf("spent: machine %v, own %v, rest %v", machine, own, rest)
+	}
+	if math.Abs(share-100*44.0/84) > 0.01 {
+		t.Errorf("busy: %v%%", share)
+	}
+	if count != 40 || took != 25*time.Millisecond {
+		t.Errorf("flushes: %d in %v, want those of the disk with most", count, took)
+	}
+	// What the machine counts is coarse, and our own is part of it.
+	if machine, own, rest, _, _, _ := bench.Spent(stat, "", stat, "", time.Millisecond); machine != own || rest != 0 {
+		t.Errorf("less than a tick: machine %v, own %v, rest %v", machine, own, rest)
+	}
+	figures, ok := bench.CostOf(500, func() {
+		began, ok := bench.ProcessTime()
+		for now := began; ok && now-began < 20*time.Millisecond; {
+			now, ok = bench.ProcessTime()
+		}
+	})
+	if !ok {
+		t.Skip("this system does not tell")
+	}
+	// Half as many messages are twice as dear.
+	if own := figures[1]; own < 40 || math.Abs(figures[0]-own-figures[2]) > 1e-6 || figures[3] <= 0 || figures[3] > 100 {
+		t.Errorf("figures: %v", figures)
 	}
 }

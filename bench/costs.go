@@ -30,40 +30,16 @@ func heap() float64 {
 func memory(ctx context.Context, r *run) error {
 	n := r.scale.drain
 	cfg := relay.Config{Batch: 1000, Retention: relay.NoRetention}
-	each := func(drain func() error) ([]float64, error) {
+	each := func(do func() (time.Duration, error)) ([]float64, error) {
 		runtime.GC()
 		objects, bytes := allocated()
-		err := drain()
+		_, err := do()
 		objectsAfter, bytesAfter := allocated()
 		return []float64{float64(objectsAfter-objects) / float64(n), float64(bytesAfter-bytes) / float64(n)}, err
 	}
-	ours := func(ctx context.Context) ([]float64, error) {
-		o, err := r.filled(ctx, n, small)
-		if err != nil {
-			return nil, err
-		}
-		figures, err := each(func() error {
-			_, err := r.drain(ctx, n, fleet{outbox: o, relays: 1, config: cfg})
-			return err
-		})
-		return figures, firstOf(err, r.drop(ctx, tablesOf(o)...))
-	}
-	loop := func(ctx context.Context) ([]float64, error) {
-		t, err := r.filledLoop(ctx, n, small)
-		if err != nil {
-			return nil, err
-		}
-		db, err := r.pool(ctx, 1)
-		if err != nil {
-			return nil, err
-		}
-		figures, err := each(func() error {
-			_, err := r.loop(db, t, 1000, r.base.Update).drain(ctx, n, 1)
-			return err
-		})
-		return figures, firstOf(err, r.drop(ctx, t.loop, t.business))
-	}
-	got, err := r.rounds(ctx, r.opts.Rounds, "batch 1000, 200 B", side{"relay", ours}, side{"loop", loop})
+	got, err := r.rounds(ctx, r.opts.Rounds, "batch 1000, 200 B",
+		side{"relay", r.drained(n, small, fleet{relays: 1, config: cfg}, each)},
+		side{"loop", r.loopDrained(n, small, 1000, 1, r.base.Update, each)})
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/dialect"
 	"github.com/outbox-suite/outbox/relay"
 )
 
@@ -34,6 +35,8 @@ type fleet struct {
 	settled func(total int64)
 	// shared relays use the outbox itself, whose wake-ups they get.
 	shared bool
+	// polled, when set, is told how many relays have polled.
+	polled func(relays int64)
 }
 
 // start starts the relays. stop ends them and returns the first error of any kind
@@ -46,6 +49,7 @@ func (r *run) start(ctx context.Context, f fleet) (stop func() error, err error)
 	var (
 		group sync.WaitGroup
 		total atomic.Int64
+		began atomic.Int64
 		mu    sync.Mutex
 		first error
 		taps  []*sql.DB
@@ -100,7 +104,17 @@ func (r *run) start(ctx context.Context, f fleet) (stop func() error, err error)
 				return nil, err
 			}
 		}
-		rl, err := relay.New(o, f.publisher, f.config)
+		cfg := f.config
+		if f.polled != nil {
+			var once sync.Once
+			cfg.Observer = relay.ObserverFunc(func(e relay.Event) {
+				if _, ok := e.(relay.Polled); ok {
+					once.Do(func() { f.polled(began.Add(1)) })
+				}
+				f.config.Observer.Observe(e)
+			})
+		}
+		rl, err := relay.New(o, f.publisher, cfg)
 		if err != nil {
 			_ = stop() // as above
 			return nil, err
@@ -117,13 +131,14 @@ func (r *run) start(ctx context.Context, f fleet) (stop func() error, err error)
 // stalled is how long a drain may go without a settle.
 const stalled = 2 * time.Minute
 
-// tally counts what relays have settled.
+// tally counts what relays have settled, or the relays themselves.
 type tally struct {
+	what  string // is missing when nothing moves
 	total atomic.Int64
 	moved chan struct{} // holds one when the total has grown
 }
 
-func newTally() *tally { return &tally{moved: make(chan struct{}, 1)} }
+func newTally(what string) *tally { return &tally{what: what, moved: make(chan struct{}, 1)} }
 
 // add is told the total so far, in any order.
 func (t *tally) add(total int64) {
@@ -145,7 +160,7 @@ func (t *tally) await(ctx context.Context, n int64) error {
 		case <-t.moved:
 			quiet.Reset(stalled)
 		case <-quiet.C:
-			return fmt.Errorf("no message was settled for %v", stalled)
+			return fmt.Errorf("no %s for %v", t.what, stalled)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -156,14 +171,7 @@ func (t *tally) await(ctx context.Context, n int64) error {
 // drain starts the relays, waits until n messages are settled, and returns how long
 // that took, from before the start.
 func (r *run) drain(ctx context.Context, n int, f fleet) (time.Duration, error) {
-	settled := newTally()
-	other := f.settled
-	f.settled = func(total int64) {
-		if other != nil {
-			other(total)
-		}
-		settled.add(total)
-	}
+	settled := f.tally()
 	began := time.Now()
 	stop, err := r.start(ctx, f)
 	if err != nil {
@@ -172,6 +180,89 @@ func (r *run) drain(ctx context.Context, n int, f fleet) (time.Duration, error) 
 	err = settled.await(ctx, int64(n))
 	took := time.Since(began)
 	return took, r.stopped(stop, err)
+}
+
+// tally is told what is settled, beside who is told already.
+func (f *fleet) tally() *tally {
+	settled := newTally("message was settled")
+	other := f.settled
+	f.settled = func(total int64) {
+		if other != nil {
+			other(total)
+		}
+		settled.add(total)
+	}
+	return settled
+}
+
+// drainTogether is drain by relays that all run already: what starting them costs does
+// not count. Until each has polled, all lanes are held by the bench, and the clock runs
+// from before the first is let go.
+func (r *run) drainTogether(ctx context.Context, n int, f fleet) (time.Duration, error) {
+	letGo, err := r.hold(ctx, f.outbox)
+	if err != nil {
+		return 0, err
+	}
+	settled, polled := f.tally(), newTally("relay polled")
+	f.polled, f.config.PollMax = polled.add, PollMax
+	stop, err := r.start(ctx, f)
+	if err != nil {
+		return 0, err
+	}
+	if err := polled.await(ctx, int64(f.relays)); err != nil {
+		return 0, r.stopped(stop, err)
+	}
+	if early := settled.total.Load(); early > 0 {
+		return 0, r.stopped(stop, fmt.Errorf("%d messages were settled while their lanes were held", early))
+	}
+	began := time.Now()
+	if err = letGo(); err == nil {
+		err = settled.await(ctx, int64(n))
+	}
+	took := time.Since(began)
+	return took, r.stopped(stop, err)
+}
+
+// hold claims all lanes, beside each other where the engine has that. letGo releases
+// them through the same connections.
+func (r *run) hold(ctx context.Context, o *outbox.Outbox) (letGo func() error, err error) {
+	const owner, long = "bench", time.Hour
+	epochs := make([]int64, o.Tables().Lanes)
+	each := func(do func(ctx context.Context, lane int) error) error {
+		if r.base.OneWriter {
+			for lane := range epochs {
+				if err := do(ctx, lane); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		var group sync.WaitGroup
+		for lane := range epochs {
+			group.Go(func() {
+				if err := do(ctx, lane); err != nil {
+					cancel(err)
+				}
+			})
+		}
+		group.Wait()
+		return context.Cause(ctx)
+	}
+	err = each(func(ctx context.Context, lane int) (err error) {
+		var ok bool
+		epochs[lane], ok, err = o.Store().Claim(ctx, o.DB(), lane, owner, long)
+		if err == nil && !ok {
+			err = fmt.Errorf("lane %d could not be held", lane)
+		}
+		return err
+	})
+	return func() error {
+		return each(func(ctx context.Context, lane int) error {
+			return o.Store().Release(ctx, o.DB(), dialect.Lease{Lane: lane, Owner: owner, Epoch: epochs[lane]})
+		})
+	}, err
 }
 
 // stopped stops relays after they did what was waited for, or err if they did not. What
@@ -189,7 +280,7 @@ func (r *run) stopped(stop func() error, err error) error {
 }
 
 // processRate fills fresh tables and has relays in processes of their own drain them,
-// timed from before the first is started until nothing is ready.
+// timed as by drainTogether until nothing is ready.
 func (r *run) processRate(n, processes int) func(ctx context.Context) ([]float64, error) {
 	return func(ctx context.Context) (_ []float64, err error) {
 		o, err := r.filled(ctx, n, small)
@@ -207,18 +298,35 @@ func (r *run) processRate(n, processes int) func(ctx context.Context) ([]float64
 				err = r.drop(ctx, tablesOf(o)...)
 			}
 		}()
-		began := time.Now()
+		letGo, err := r.hold(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		var polled []<-chan struct{}
 		for range processes {
 			p, err := r.target.Process(ctx, o.Tables().Prefix, o.Tables().Lanes)
 			if err != nil {
 				return nil, err
 			}
-			stops = append(stops, p.Stop)
+			stops, polled = append(stops, p.Stop), append(polled, p.Polled)
 			go func() {
 				if err, early := <-p.Ended; early {
 					cancel(err)
 				}
 			}()
+		}
+		for _, p := range polled {
+			select {
+			case <-p:
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			case <-time.After(stalled):
+				return nil, fmt.Errorf("a process did not poll for %v", stalled)
+			}
+		}
+		began := time.Now()
+		if err := letGo(); err != nil {
+			return nil, err
 		}
 		for work := true; work; {
 			wait(ctx, 5*time.Millisecond)
@@ -265,24 +373,49 @@ func (r *run) filledLoop(ctx context.Context, n, size int) (tables, error) {
 	return t, r.tidy(ctx, t.loop)
 }
 
-// drainRate fills fresh tables, drains them and removes them.
-func (r *run) drainRate(n, size int, f fleet) func(ctx context.Context) ([]float64, error) {
+// gauge takes figures of a drain, which do does.
+type gauge func(do func() (time.Duration, error)) ([]float64, error)
+
+// rate is the gauge of messages a second.
+func rate(n int) gauge {
+	return func(do func() (time.Duration, error)) ([]float64, error) {
+		took, err := do()
+		return []float64{perSecond(n, took)}, err
+	}
+}
+
+// drained fills fresh tables, drains them and removes them. The drain is what is gauged.
+func (r *run) drained(n, size int, f fleet, g gauge) func(ctx context.Context) ([]float64, error) {
+	return r.drainedBy(n, size, f, r.drain, g)
+}
+
+func (r *run) drainedBy(n, size int, f fleet, drain func(context.Context, int, fleet) (time.Duration, error), g gauge) func(ctx context.Context) ([]float64, error) {
 	return func(ctx context.Context) ([]float64, error) {
 		o, err := r.filled(ctx, n, size)
 		if err != nil {
 			return nil, err
 		}
+		f := f
 		f.outbox = o
-		took, err := r.drain(ctx, n, f)
+		figures, err := g(func() (time.Duration, error) { return drain(ctx, n, f) })
 		if err != nil {
 			return nil, err
 		}
-		return []float64{perSecond(n, took)}, r.drop(ctx, tablesOf(o)...)
+		return figures, r.drop(ctx, tablesOf(o)...)
 	}
+}
+
+// drainRate is drained with the rate.
+func (r *run) drainRate(n, size int, f fleet) func(ctx context.Context) ([]float64, error) {
+	return r.drained(n, size, f, rate(n))
 }
 
 // loopRate is the same by hand.
 func (r *run) loopRate(n, size, batch, loops int, mark func([]int64) (string, []any)) func(ctx context.Context) ([]float64, error) {
+	return r.loopDrained(n, size, batch, loops, mark, rate(n))
+}
+
+func (r *run) loopDrained(n, size, batch, loops int, mark func([]int64) (string, []any), g gauge) func(ctx context.Context) ([]float64, error) {
 	return func(ctx context.Context) ([]float64, error) {
 		t, err := r.filledLoop(ctx, n, size)
 		if err != nil {
@@ -292,10 +425,10 @@ func (r *run) loopRate(n, size, batch, loops int, mark func([]int64) (string, []
 		if err != nil {
 			return nil, err
 		}
-		took, err := r.loop(db, t, batch, mark).drain(ctx, n, loops)
+		figures, err := g(func() (time.Duration, error) { return r.loop(db, t, batch, mark).drain(ctx, n, loops) })
 		if err != nil {
 			return nil, err
 		}
-		return []float64{perSecond(n, took)}, r.drop(ctx, t.loop, t.business)
+		return figures, r.drop(ctx, t.loop, t.business)
 	}
 }

@@ -94,7 +94,7 @@ func (r Report) WriteMarkdown(w io.Writer, chart string) error {
 			base = fmt.Sprintf("%s (%s)", number(row.Baseline.Median), cell(row.Against))
 		}
 		if row.Ratio != nil {
-			ratio = fmt.Sprintf("%s (%s–%s)", number(row.Ratio.Median), number(row.Ratio.Low), number(row.Ratio.High))
+			ratio = fmt.Sprintf("%s (%s)", row.Ratio, row.Ratio.Range())
 		}
 		name := row.Case
 		if row.Note != "" {
@@ -192,3 +192,6 @@ func number(v float64) string {
 
 // String is the median as the report writes it.
 func (f Figure) String() string { return number(f.Median) }
+
+// Range is the smallest and the largest, as the report writes them.
+func (f Figure) Range() string { return number(f.Low) + "–" + number(f.High) }

@@ -18,14 +18,21 @@ type Target struct {
 	// Open returns a new pool to the server. Each call's pool is closed by the run.
 	Open     func(ctx context.Context) (*sql.DB, error)
 	Baseline *Baseline
-	// Process starts a relay in a process of its own, with batch 1000 and retention 0,
-	// that throws away what is in the tables with that prefix and number of lanes.
+	// Process starts a relay in a process of its own, with batch 1000, retention 0 and
+	// pauses of at most [PollMax], that throws away what is in the tables with that prefix
+	// and number of lanes.
 	// nil: relays are measured within this process only.
 	Process func(ctx context.Context, prefix string, lanes int) (Process, error)
 }
 
+// PollMax is the longest pause between polls where relays wait for all of them to run.
+// It is as long as the shortest pause is by default.
+const PollMax = 25 * time.Millisecond
+
 // Process is a relay in a process of its own.
 type Process struct {
+	// Polled is closed when the relay has polled for the first time.
+	Polled <-chan struct{}
 	// Ended gets an error when the process ends before it is stopped, and is closed
 	// when it has ended.
 	Ended <-chan error
@@ -50,6 +57,9 @@ type Baseline struct {
 	// OneWriter tells that the engine lets one session write at a time, so that
 	// tables are filled by one.
 	OneWriter bool
+	// Within tells that the engine runs within this process, so that there is no server
+	// whose processor time is another's.
+	Within bool
 	// Create makes both tables. The loop's has id, which the database counts up,
 	// the columns that Insert fills, created_at and published_at.
 	Create []string

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,46 +34,113 @@ func (r *run) withCommit(ctx context.Context, db *sql.DB, t tables, number int, 
 	})
 }
 
-// transactions has writers run so many business transactions each and returns how
-// long one took.
-func (r *run) transactions(ctx context.Context, db *sql.DB, t tables, insert inserter, writers, each, messages int) (time.Duration, error) {
+// way is one way to do a business transaction, with so many messages.
+type way struct {
+	name     string
+	messages int
+	do       func(ctx context.Context, i int, messages []outbox.Message) error
+}
+
+// businessWay is business as a way.
+func (r *run) businessWay(name string, db *sql.DB, t tables, insert inserter, messages int) way {
 	if insert == nil {
 		messages = 0
 	}
-	return r.repeated(ctx, func(ctx context.Context, i int, messages []outbox.Message) error {
+	return way{name, messages, func(ctx context.Context, i int, messages []outbox.Message) error {
 		return r.business(ctx, db, t, i, insert, messages)
-	}, writers, each, messages)
+	}}
 }
 
-// repeated has writers do a transaction of so many messages so many times each and
-// returns how long one took.
-func (r *run) repeated(ctx context.Context, do func(ctx context.Context, i int, messages []outbox.Message) error, writers, each, messages int) (time.Duration, error) {
+// slice has writers do n transactions between them and returns how long that took.
+func (r *run) slice(ctx context.Context, w way, src *source, writers, n int) (time.Duration, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	batches := make([][]outbox.Message, writers*each)
-	if messages > 0 { // made before the clock runs
-		src := r.source(0, small)
+	batches := make([][]outbox.Message, n)
+	if w.messages > 0 { // made before the clock runs
 		for i := range batches {
 			var err error
-			if batches[i], err = src.next(messages); err != nil {
+			if batches[i], err = src.next(w.messages); err != nil {
 				return 0, err
+			}
+		}
+	}
+	var next atomic.Int64 // whoever is free takes it, so that nobody waits long for the last
+	write := func() {
+		for ctx.Err() == nil {
+			i := int(next.Add(1)) - 1
+			if i >= n {
+				return
+			}
+			if err := w.do(ctx, i, batches[i]); err != nil {
+				cancel(err)
+				return
 			}
 		}
 	}
 	var group sync.WaitGroup
 	began := time.Now()
-	for w := range writers {
-		group.Go(func() {
-			for i := range each {
-				if err := do(ctx, i, batches[w*each+i]); err != nil {
-					cancel(err)
-					return
-				}
-			}
-		})
+	for range writers - 1 {
+		group.Go(write)
 	}
+	write() // here, so that one writer's transaction does not start a goroutine
 	group.Wait()
-	return time.Since(began) / time.Duration(each), context.Cause(ctx)
+	return time.Since(began), context.Cause(ctx)
+}
+
+// sliceOf is how many transactions of so many messages a writer does before it is the
+// next way's turn. One writer does one. Several need more: they begin and end together,
+// which is not how they commit beside each other. Slices of large transactions take
+// about as long.
+func (s Scale) sliceOf(writers, messages int) int {
+	if writers == 1 {
+		return 1
+	}
+	return max(s.slice/(1+messages/25), 1)
+}
+
+// warm is how many transactions of each way a writer does before they count.
+const warm = 20
+
+// sliced takes rounds of the ways in slices of a few transactions, so that whatever
+// slows the machine down for a while slows all ways down alike. In each turn every way
+// has a slice, all writers at once, in an order by chance: no way always comes behind
+// the same other. A round is as long as the scale says, in time and in turns. Turns before the first, which do
+// not count, open connections and prepare statements. What is returned is how
+// long a writer's transaction took, in microseconds, by way and round.
+func (r *run) sliced(ctx context.Context, what string, writers, messages int, ways ...way) ([][]float64, error) {
+	src := r.source(0, small)
+	order := rand.New(rand.NewPCG(r.opts.Seed, 0))
+	each := r.scale.sliceOf(writers, messages)
+	turn := func(total []time.Duration) error {
+		for _, i := range order.Perm(len(ways)) {
+			took, err := r.slice(ctx, ways[i], src, writers, writers*each)
+			if err != nil {
+				return fmt.Errorf("%s: %s: %w", what, ways[i].name, err)
+			}
+			total[i] += took
+		}
+		return nil
+	}
+	for range max(warm/each, 1) {
+		if err := turn(make([]time.Duration, len(ways))); err != nil {
+			return nil, err
+		}
+	}
+	samples := make([][]float64, len(ways))
+	for round := range r.opts.Rounds {
+		r.progress("%s: by turns, round %d of %d", what, round+1, r.opts.Rounds)
+		total := make([]time.Duration, len(ways))
+		turns := 0
+		for began := time.Now(); turns < r.scale.turns || time.Since(began) < r.scale.round; turns++ {
+			if err := turn(total); err != nil {
+				return nil, err
+			}
+		}
+		for i := range ways {
+			samples[i] = append(samples[i], total[i].Seconds()*1e6/float64(turns*each))
+		}
+	}
+	return samples, nil
 }
 
 func enqueueCost(ctx context.Context, r *run) error {
@@ -93,24 +161,19 @@ func enqueueCost(ctx context.Context, r *run) error {
 	}
 	for _, writers := range []int{1, 8} {
 		for _, messages := range []int{1, 10, 100} {
-			each := max(r.scale.transaction*2/(1+messages/10)/writers, 3)
-			one := func(insert inserter) func(context.Context) ([]float64, error) {
-				return func(ctx context.Context) ([]float64, error) {
-					took, err := r.transactions(ctx, db, t, insert, writers, each, messages)
-					return []float64{took.Seconds() * 1e6}, err
-				}
-			}
 			what := fmt.Sprintf("messages %d, writers %d", messages, writers)
 			if err := r.tidy(ctx, append(tablesOf(o), t.loop, t.business)...); err != nil {
 				return err
 			}
-			got, err := r.rounds(ctx, r.opts.Rounds, what,
-				side{"Enqueue", one(enqueueIn(o))}, side{"INSERT", one(r.insertIn(t))}, side{"bare transaction", one(nil)})
+			got, err := r.sliced(ctx, what, writers, messages,
+				r.businessWay("Enqueue", db, t, enqueueIn(o), messages),
+				r.businessWay("INSERT", db, t, r.insertIn(t), messages),
+				r.businessWay("bare transaction", db, t, nil, messages))
 			if err != nil {
 				return err
 			}
-			insert := row{what: what, unit: "µs/transaction", less: true, ours: got[0][0], against: "hand-written INSERT", base: got[1][0]}
-			bare := row{what: what, unit: "µs/transaction", less: true, ours: got[0][0], against: "transaction without messages", base: got[2][0]}
+			insert := row{what: what, unit: "µs/transaction", less: true, ours: got[0], against: "hand-written INSERT", base: got[1]}
+			bare := row{what: what, unit: "µs/transaction", less: true, ours: got[0], against: "transaction without messages", base: got[2]}
 			if messages == 1 && writers == 1 {
 				insert.goal, insert.fallback = "enqueue/insert", Goal{Text: "≤ 1.05 × the INSERT", RatioMost: 1.05}
 				bare.goal, bare.fallback = "enqueue/bare", Goal{Text: "≤ 1.3 × the bare transaction", RatioMost: 1.3}
@@ -131,23 +194,24 @@ func (r *run) enqueueWithCommit(ctx context.Context, db *sql.DB, o *outbox.Outbo
 	if err := r.tidy(ctx, append(tablesOf(o), t.business)...); err != nil {
 		return err
 	}
-	each := max(r.scale.transaction, 3)
 	const what = "messages 1, writers 1, sent with the commit"
 	// The bare side goes the same way, with nothing to send.
-	rate := func(messages int) func(context.Context) ([]float64, error) {
-		return func(ctx context.Context) ([]float64, error) {
-			took, err := r.repeated(ctx, func(ctx context.Context, i int, messages []outbox.Message) error {
-				return r.withCommit(ctx, db, t, i, o, messages)
-			}, 1, each, messages)
-			return []float64{perSecond(1, took)}, err
-		}
+	of := func(name string, messages int) way {
+		return way{name, messages, func(ctx context.Context, i int, messages []outbox.Message) error {
+			return r.withCommit(ctx, db, t, i, o, messages)
+		}}
 	}
-	got, err := r.rounds(ctx, r.opts.Rounds, what, side{"with the commit", rate(1)}, side{"bare transaction", rate(0)})
+	got, err := r.sliced(ctx, what, 1, 1, of("with the commit", 1), of("bare transaction", 0))
 	if err != nil {
 		return err
 	}
+	for _, samples := range got { // a rate
+		for i, micros := range samples {
+			samples[i] = 1e6 / micros
+		}
+	}
 	r.emit(row{
-		what: what, unit: "transactions/s", ours: got[0][0], against: "transaction without messages", base: got[1][0],
+		what: what, unit: "transactions/s", ours: got[0], against: "transaction without messages", base: got[1],
 		goal: "enqueue/commit", fallback: Goal{Text: "≥ 0.9 × the bare transaction", RatioLeast: 0.9},
 	})
 	return nil
@@ -161,7 +225,8 @@ func (r *run) statements(ctx context.Context, db *sql.DB, o *outbox.Outbox, t ta
 			through := tap(db, &c)
 			defer through.Close() //nolint:errcheck // its connections only
 			const each = 3
-			if _, err := r.transactions(ctx, through, t, insert, 1, each, messages); err != nil {
+			w := r.businessWay("", through, t, insert, messages)
+			if _, err := r.slice(ctx, w, r.source(0, small), 1, each); err != nil {
 				return 0, err
 			}
 			return float64(c.asked.Load()) / each, nil

@@ -34,7 +34,7 @@ stays refused.
 
 It works in tables of its own with random names, which it makes and removes, also
 when it is interrupted. The machine should do nothing else meanwhile. The scale
-quick takes half an hour or so, full one to three hours and 10 GB of disk; tiny
+quick takes half an hour to an hour, full two to four hours and 10 GB of disk; tiny
 only tries that everything works.
 
 --report puts the results into a Markdown document, between two lines that mark
@@ -259,7 +259,7 @@ func (b *benching) write(report bench.Report) error {
 func showRow(p *process, r bench.Row) error {
 	text := fmt.Sprintf("%-14s  %-44s  %9s %s", r.Measure, r.Case, r.Ours, r.Unit)
 	if r.Ratio != nil {
-		text += fmt.Sprintf("; %s × %s (%s)", r.Ratio, r.Against, r.Baseline)
+		text += fmt.Sprintf("; %s (%s) × %s (%s)", r.Ratio, r.Ratio.Range(), r.Against, r.Baseline)
 	}
 	if r.Target != "" {
 		text += fmt.Sprintf("; target %s: %s", r.Target, map[string]string{"yes": "met", "no": "missed"}[r.Met])
@@ -296,9 +296,10 @@ func relayProcess(dsn string) func(ctx context.Context, prefix string, lanes int
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		c := exec.CommandContext(ctx, program, "relay", "--publish", "discard:", "--prefix", prefix, "--lanes", strconv.Itoa(lanes), //nolint:gosec // it is this program
-			"--batch", "1000", "--retention", "0")
+			"--batch", "1000", "--retention", "0", "--poll-max", bench.PollMax.String(), "--log-level", "debug")
 		c.Env = append(os.Environ(), "OUTBOX_DSN="+dsn)
-		var said bytes.Buffer
+		polled := make(chan struct{})
+		said := relayLog{polled: polled}
 		c.Stderr = &said
 		c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 		c.WaitDelay = 10 * time.Second
@@ -310,14 +311,34 @@ func relayProcess(dsn string) func(ctx context.Context, prefix string, lanes int
 		go func() {
 			_ = c.Wait()
 			if ctx.Err() == nil { // nobody has stopped it
-				ended <- fmt.Errorf("a relay's process ended by itself (%v): %s", c.ProcessState, said.String())
+				ended <- fmt.Errorf("a relay's process ended by itself (%v): %s", c.ProcessState, said.last)
 			}
 			close(ended)
 		}()
-		return bench.Process{Ended: ended, Stop: func() {
+		return bench.Process{Polled: polled, Ended: ended, Stop: func() {
 			cancel()
 			for range ended {
 			}
 		}}, nil
 	}
+}
+
+// relayLog reads a relay's log, at level debug, which is a few lines a batch.
+type relayLog struct {
+	polled chan<- struct{} // closed at the first poll, and nil then
+	last   []byte          // the end of what was said
+}
+
+// Write takes a part of the log.
+func (l *relayLog) Write(p []byte) (int, error) {
+	const enough = 4 << 10
+	l.last = append(l.last, p...)
+	if l.polled != nil && bytes.Contains(l.last, []byte("msg=polled")) {
+		close(l.polled)
+		l.polled = nil
+	}
+	if over := len(l.last) - enough; over > 0 {
+		l.last = append(l.last[:0], l.last[over:]...)
+	}
+	return len(p), nil
 }

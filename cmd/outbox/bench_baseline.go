@@ -288,7 +288,7 @@ func mysqlPurged(ctx context.Context, db *sql.DB, mariaDB bool) error {
 
 func sqliteBaseline() *bench.Baseline {
 	return &bench.Baseline{
-		Name: "sqlite", OneWriter: true,
+		Name: "sqlite", OneWriter: true, Within: true,
 		Create: []string{
 			`CREATE TABLE {loop} (
 				id INTEGER PRIMARY KEY AUTOINCREMENT, message_id BLOB NOT NULL UNIQUE,

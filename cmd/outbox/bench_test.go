@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -75,10 +76,14 @@ func TestBenchMeasuresEverything(t *testing.T) {
 		}
 	}
 	for _, m := range bench.Measures() {
+		if m.Name == "cpu" && runtime.GOOS != "linux" {
+			continue
+		}
 		if rows[m.Name] == 0 && m.Name != "log-bytes" && m.Name != "rows-locked" { // SQLite does not tell, and locks none
 			t.Errorf("%s gave no figures", m.Name)
 		}
 	}
+	processorRows(t, report)
 	if report.Machine.Cores == 0 || len(report.Settings) == 0 || len(report.NotDurable) > 0 || !strings.Contains(report.Server, "SQLite") {
 		t.Errorf("the report says of the machine and the server: %+v", report)
 	}
@@ -100,6 +105,57 @@ func TestBenchMeasuresEverything(t *testing.T) {
 		}
 	}
 	noTables(t, s)
+}
+
+// What this process has used is a part of what the machine has, and where the engine
+// runs within it there is no server to take apart.
+func processorRows(t *testing.T, report bench.Report) {
+	t.Helper()
+	of := make(map[string]float64)
+	for _, row := range report.Rows {
+		if row.Measure == "cpu" {
+			of[row.Case] = row.Ours.Median
+		}
+		if strings.Contains(row.Case, "the server and the kernel") {
+			t.Errorf("%s: %s is told of SQLite", row.Measure, row.Case)
+		}
+		if row.Unit == "%" && (row.Ours.High > 100 || row.Baseline.High > 100) {
+			t.Errorf("%s, %s: %v of %v", row.Measure, row.Case, row.Ours, row.Baseline)
+		}
+	}
+	for _, keep := range []string{"0", "24h"} {
+		what := "batch 1000, retention " + keep + ": "
+		if machine, own := of[what+"processor time of the machine"], of[what+"of this process"]; machine < own || own == 0 && runtime.GOOS == "linux" {
+			t.Errorf("retention %s: the machine used %v ms, this process %v", keep, machine, own)
+		}
+	}
+}
+
+// A relay that is a process has polled when its log says so.
+func TestBenchRelayLog(t *testing.T) {
+	polled := make(chan struct{})
+	l := relayLog{polled: polled}
+	say := func(text string) {
+		t.Helper()
+		if n, err := l.Write([]byte(text)); n != len(text) || err != nil {
+			t.Fatalf("Write = %d, %v", n, err)
+		}
+	}
+	say("time=1 level=INFO msg=\"relay started\" engine=x\ntime=2 level=DEBUG msg=pol")
+	select {
+	case <-polled:
+		t.Fatal("it has polled before it said so")
+	default:
+	}
+	say("led lanes=0\n")
+	<-polled
+	for range 1000 {
+		say("time=3 level=DEBUG msg=polled lanes=0\n")
+	}
+	say("the end")
+	if n := len(l.last); n > 4<<10 || !strings.HasSuffix(string(l.last), "the end") {
+		t.Errorf("%d bytes are kept: …%s", n, l.last[max(0, n-20):])
+	}
 }
 
 // A batch locks its rows and its lane's, and the loop its rows; InnoDB also counts what
