@@ -40,7 +40,7 @@ type Capabilities struct {
 
 // DefaultLanes is how many lanes a schema has where neither its owner nor the engine
 // says otherwise.
-const DefaultLanes = 16
+const DefaultLanes = 8
 
 // DB is a pool or a single connection. *sql.DB and *sql.Conn implement it.
 type DB interface {

@@ -368,7 +368,7 @@ func TestVectors(t *testing.T) {
 	}
 	for key, want := range keys {
 		hash := dialect.KeyHash(key)
-		got := [3]string{fmt.Sprint(hash), fmt.Sprint(dialect.LaneOfKey(hash, 16)), fmt.Sprint(dialect.LaneOfKey(hash, 12))}
+		got := [3]string{fmt.Sprint(hash), fmt.Sprint(dialect.LaneOfKey(hash, 8)), fmt.Sprint(dialect.LaneOfKey(hash, 12))}
 		if got != want {
 			t.Errorf("%q: got %v, the document says %v", key, got, want)
 		}
@@ -379,7 +379,7 @@ func TestVectors(t *testing.T) {
 	}
 	for _, row := range ids {
 		id := uuid.MustParse(row[0])
-		if got := []string{fmt.Sprint(dialect.LaneOfID(id, 16)), fmt.Sprint(dialect.LaneOfID(id, 12))}; !slices.Equal(got, row[1:]) {
+		if got := []string{fmt.Sprint(dialect.LaneOfID(id, 8)), fmt.Sprint(dialect.LaneOfID(id, 12))}; !slices.Equal(got, row[1:]) {
 			t.Errorf("%s: got %v, the document says %v", id, got, row[1:])
 		}
 	}
@@ -393,7 +393,7 @@ func TestHashInSQL(t *testing.T) {
 		if !strings.Contains(strings.ToLower(statement), "sha2") {
 			t.Skip("the application computes the hash")
 		}
-		o := migrated(t, db, d, outbox.Config{Lanes: 16})
+		o := migrated(t, db, d, outbox.Config{Lanes: 8})
 		keys := vectors(t)
 		column := "key"
 		if strings.Contains(statement, "`key`") {
@@ -442,12 +442,12 @@ func TestPython(t *testing.T) {
 	program := blocks(document(t, "producers.md"), "python")[0]
 	var want []string
 	for key, v := range vectors(t) {
-		program += fmt.Sprintf("\nprint(*lane_and_hash(bytes.fromhex('%x').decode(), 16), lane_and_hash(bytes.fromhex('%x').decode(), 12)[0])", key, key)
+		program += fmt.Sprintf("\nprint(*lane_and_hash(bytes.fromhex('%x').decode(), 8), lane_and_hash(bytes.fromhex('%x').decode(), 12)[0])", key, key)
 		want = append(want, v[1]+" "+v[0]+" "+v[2])
 	}
 	for _, row := range rows(t, document(t, "producers.md"), "id of a message") {
 		id := strings.ReplaceAll(row[0], "-", "")
-		program += fmt.Sprintf("\nprint(lane_of_id(bytes.fromhex('%s'), 16), lane_of_id(bytes.fromhex('%s'), 12))", id, id)
+		program += fmt.Sprintf("\nprint(lane_of_id(bytes.fromhex('%s'), 8), lane_of_id(bytes.fromhex('%s'), 12))", id, id)
 		want = append(want, row[1]+" "+row[2])
 	}
 	out, err := exec.CommandContext(t.Context(), python, "-c", program).CombinedOutput()

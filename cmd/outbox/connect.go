@@ -131,7 +131,7 @@ func (t *target) flags(fs *flag.FlagSet) {
 	})
 	fs.StringVar(&t.schema, "schema", "", "the `name` of the schema that holds the tables; default: the session's")
 	fs.StringVar(&t.prefix, "prefix", "", "the `name` that the tables begin with; default: outbox")
-	fs.Func("lanes", "the `number` of lanes of the schema; default: what the database says; a new schema has 16, on SQLite 4", func(s string) error {
+	fs.Func("lanes", "the `number` of lanes of the schema; default: what the database says; a new schema has 8, on SQLite 4", func(s string) error {
 		var err error
 		t.lanes, err = parseLanes(s)
 		return err
