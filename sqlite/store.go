@@ -32,7 +32,7 @@ type statements struct {
 	poll, pending, claim, extend, release string
 
 	surfaceNeeded, fence, dueScheduled, surface, scheduledIsReady string
-	dueHeads, dueHeld, ready                                      string
+	dueHeads, dueHeld, packed, ready                              string
 	settle, takenReady, takenParked                               string
 	archiveReady, archiveParked, deleteReady, deleteParked        string
 	messages, archiveRange, deleteRange                           string
@@ -81,6 +81,7 @@ func newStore(tables dialect.Tables) *store {
 			scheduledIsReady: render(scheduledIsReadySQL),
 			dueHeads:         render(dueHeadsSQL),
 			dueHeld:          render(dueHeldSQL),
+			packed:           render(packedSQL),
 			ready:            render(readySQL),
 			settle:           render(settleSQL),
 			messages:         render(messagesSQL),
