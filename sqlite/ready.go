@@ -13,9 +13,12 @@ import (
 // Ready implements [dialect.Turn]. Few values are read faster than many: it reads all
 // messages in one, or by their columns where that cannot be.
 func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64, limit dialect.Limit) ([]dialect.Row, error) {
-	rows, ok, err := s.readPacked(ctx, db, lane, after, limit)
-	if ok || err != nil {
-		return rows, err
+	if s.unpackable.Add(-1) < 0 {
+		rows, ok, err := s.readPacked(ctx, db, lane, after, limit)
+		if ok || err != nil {
+			return rows, err
+		}
+		s.unpackable.Store(16) // what comes next is much the same
 	}
 	return s.readColumns(ctx, db, lane, after, limit)
 }

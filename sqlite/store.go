@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/outbox-suite/outbox/dialect"
@@ -21,6 +22,8 @@ type store struct {
 	writing chan struct{}
 	// settlements wait for it together.
 	settlements settlements
+	// unpackable is how many reads more need not try to be packed.
+	unpackable atomic.Int64
 }
 
 // statements are the rendered statements, named as in queries.go.
