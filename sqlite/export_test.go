@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"context"
 	"reflect"
 
 	"github.com/outbox-suite/outbox/dialect"
@@ -62,3 +63,13 @@ func Waiting(bound dialect.Store) int {
 
 // Quote quotes an identifier.
 var Quote = quote
+
+// ReadByColumns is Ready without the packed read, and ReadPacked tells what that came to.
+func ReadByColumns(ctx context.Context, bound dialect.Store, db dialect.DB, lane int, after int64, limit dialect.Limit) ([]dialect.Row, error) {
+	return bound.(*store).readColumns(ctx, db, lane, after, limit)
+}
+
+// ReadPacked returns false where it could not read.
+func ReadPacked(ctx context.Context, bound dialect.Store, db dialect.DB, lane int, after int64, limit dialect.Limit) ([]dialect.Row, bool, error) {
+	return bound.(*store).readPacked(ctx, db, lane, after, limit)
+}

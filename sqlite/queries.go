@@ -171,6 +171,25 @@ WHERE p.lane = ?1 AND p.key_hash = ?2 AND p.state = 'held'
 ORDER BY p.seq
 LIMIT ?4`
 
+// packedSQL reads what readySQL does, as one row, for a driver's time goes by the value: of
+// all messages the fields of packed with U+0000 between them, the ids and the payloads, one
+// behind the other, and the time. The first column is 0 if a message is larger than ?4, whose
+// fields are left out, or if the database's texts are not UTF-8. A text may hold a U+0000
+// itself; then there are too many.
+const packedSQL = `
+SELECT count(*) = count(m.fields) AND octet_length(' ') = 1, ` + now + `, group_concat(m.fields, char(0)),
+  CAST(group_concat(m.id, '') AS BLOB), CAST(group_concat(m.payload, '') AS BLOB)
+FROM (
+  SELECT r.id, CASE WHEN octet_length(r.payload) <= ?4 AND NOT ` + blocked + ` THEN r.payload END AS payload,
+    CASE WHEN octet_length(r.headers) + ifnull(octet_length(r.payload), 0) <= ?4 THEN concat_ws(char(0),
+      r.seq, r.created_at, r.ready_at, ifnull(r.revision, 0), 4 * r.replay + 2 * ` + blocked + ` + (r.payload IS NULL),
+      ifnull(octet_length(r.payload), 0), ifnull(r.key_hash, ''), ifnull(r.key, ''),
+      r.topic, r.type, r.content_type, r.headers) END AS fields
+  FROM {ready} AS r
+  WHERE r.lane = ?1 AND r.seq > ?2
+  ORDER BY r.seq
+  LIMIT ?3) AS m`
+
 // readySQL reads one range of ready_lane, and parked_blocked for each row with a
 // key, if it has an entry of the lane at all. The payload of a blocked row stays
 // where it is.

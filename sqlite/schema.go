@@ -229,9 +229,9 @@ func (s *store) inspectSession(ctx context.Context, tx *sql.Tx, in *dialect.Insp
 		}
 	}
 	in.Server = "SQLite " + version
-	if older(version, 3, 42) {
+	if older(version, 3, 44) {
 		in.Problems = append(in.Problems, fmt.Sprintf(
-			"SQLite %s is older than 3.42, which counts milliseconds: use a newer driver", version))
+			"SQLite %s is older than 3.44, whose concat_ws reads a batch: use a newer driver", version))
 	}
 	if file != "" && journal != "wal" {
 		in.Problems = append(in.Problems, fmt.Sprintf(

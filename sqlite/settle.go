@@ -46,9 +46,11 @@ func (w *settlements) remove(one *settlement) bool {
 	return i >= 0
 }
 
-// mostTogether is how many rows are settled together. Those of large batches are worth
-// a commit of their own, and many would not fit into SQLite's cache of pages.
-const mostTogether = 1000
+// mostTogether is how many rows are settled together: a large batch of each of the lanes
+// that a schema has by default. Their rows stand on the same pages, which are so written
+// once instead of by every batch. Rows that are archived count as several: theirs are other
+// pages, and producers wait meanwhile.
+const mostTogether, archived = 4000, 4
 
 // take hands over one, if it still waits, and others that wait with its pool.
 func (w *settlements) take(one *settlement) (group []*settlement) {
@@ -72,9 +74,14 @@ func (w *settlements) take(one *settlement) (group []*settlement) {
 	return group
 }
 
+// rows is how many rows count.
 func (one *settlement) rows() int {
 	o := &one.outcome
-	return len(o.Published) + len(o.PublishedParked) + len(o.Hold) + len(o.Failed) + len(o.FailedParked)
+	published := len(o.Published) + len(o.PublishedParked)
+	if o.Archive {
+		published *= archived
+	}
+	return published + len(o.Hold) + len(o.Failed) + len(o.FailedParked)
 }
 
 // Settle implements [dialect.Turn]. A file has one writer, and each commit waits for the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -139,27 +140,33 @@ func TestSettleTogetherFails(t *testing.T) {
 	e.equal(len(e.ready(3)), 1, "ready rows of who gave up")
 }
 
-// Large batches are settled by themselves.
+// Batches of a thousand are settled together, unless they are archived.
 func TestSettleLargeBatches(t *testing.T) {
-	e := fresh(t, 2)
-	db := &counted{DB: e.db}
-	var calls []func() (bool, error)
-	for lane := range 2 {
-		var messages []dialect.Message
-		for range 600 {
-			messages = append(messages, e.messageIn(lane))
-		}
-		e.insert(messages...)
-		s := dialect.Settlement{}
-		for _, row := range e.ready(lane) {
-			s.Published = append(s.Published, row.Ref())
-		}
-		lease := e.claim(lane)
-		calls = append(calls, func() (bool, error) { return e.store.Settle(e.ctx, db, lease, time.Minute, s) })
+	for _, archive := range []bool{false, true} {
+		t.Run(fmt.Sprintf("archive=%t", archive), func(t *testing.T) {
+			e := fresh(t, 5)
+			db := &counted{DB: e.db}
+			var calls []func() (bool, error)
+			var want []outcome
+			for lane := range 5 {
+				var messages []dialect.Message
+				for range 1000 {
+					messages = append(messages, e.messageIn(lane))
+				}
+				e.insert(messages...)
+				rows, err := e.store.Ready(e.ctx, e.db, lane, 0, dialect.Limit{Rows: 1000})
+				e.must(err)
+				s := dialect.Settlement{Archive: archive, Published: refs(rows)}
+				lease := e.claim(lane)
+				calls = append(calls, func() (bool, error) { return e.store.Settle(e.ctx, db, lease, time.Minute, s) })
+				want = append(want, outcome{true, nil})
+			}
+			outcomes, transactions := settleWhileHeld(e, db, calls...)
+			e.equal(outcomes, want, "outcomes")
+			e.equal(transactions, map[bool]int64{false: 2, true: 5}[archive], "transactions")
+			e.equal(e.one(`SELECT count(*) FROM {ready}`), "0", "left")
+		})
 	}
-	outcomes, transactions := settleWhileHeld(e, db, calls...)
-	e.equal(outcomes, []outcome{{true, nil}, {true, nil}}, "outcomes")
-	e.equal(transactions, int64(2), "transactions")
 }
 
 // A message that came back under its own id at another place, within the range of the
@@ -173,4 +180,37 @@ func TestSettleRangeKnowsPlaces(t *testing.T) {
 	e.exec(`UPDATE {ready} SET seq = 2 WHERE seq = 3`)
 	e.settle(lease, dialect.Settlement{Published: read})
 	e.equal(e.rows(`SELECT seq FROM {ready}`), []string{"2"}, "what is left")
+}
+
+// Of the messages in a settlement's range, no other is settled: not one that was not named,
+// and not one whose id is the zero bytes that stand at places nobody named.
+func TestSettleRangeLeavesOthers(t *testing.T) {
+	for _, zero := range []bool{false, true} {
+		t.Run(fmt.Sprintf("zero=%t", zero), func(t *testing.T) {
+			e := fresh(t, 1)
+			e.insert(e.messages("a", "b", "c", "d")...)
+			lease := e.claim(0)
+			read := refs(e.ready(0))
+			if zero {
+				e.exec(`UPDATE {ready} SET id = zeroblob(16) WHERE seq = 2`)
+				e.exec(`DELETE FROM {ready} WHERE seq = 3`) // there are as many rows as were named
+			}
+			e.settle(lease, dialect.Settlement{Archive: true, Published: []dialect.Ref{read[3], read[0], read[2]}})
+			e.equal(e.rows(`SELECT seq FROM {ready}`), []string{"2"}, "what is left")
+		})
+	}
+}
+
+// Rows that stand far apart are settled, and one whose id is zero bytes is.
+func TestSettleNoRange(t *testing.T) {
+	e := fresh(t, 1)
+	e.insert(e.messages("a", "b", "c")...)
+	e.exec(`UPDATE {ready} SET seq = 1 << 40 WHERE seq = 2`)
+	e.exec(`UPDATE {ready} SET id = zeroblob(16) WHERE seq = 3`)
+	lease := e.claim(0)
+	read := refs(e.ready(0))
+	e.settle(lease, dialect.Settlement{Published: []dialect.Ref{read[1]}})
+	e.equal(e.rows(`SELECT seq FROM {ready}`), []string{"1", fmt.Sprint(1 << 40)}, "without the zero id")
+	e.settle(lease, dialect.Settlement{Published: []dialect.Ref{read[0], read[2]}})
+	e.equal(e.one(`SELECT count(*) FROM {ready}`), "0", "left")
 }

@@ -20,7 +20,7 @@
 //
 // A [dialect.Store] lets one of its write transactions run at a time, so that the
 // workers of a process queue in memory instead of in SQLite's busy handler, which
-// polls. That is the only state it has. Producers, consumers, readers and other
+// polls. That is the only state it has, beside a hint how to read. Producers, consumers, readers and other
 // processes do not pass through the queue.
 //
 // # Enqueue in plain SQL

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/outbox-suite/outbox/dialect"
@@ -21,6 +22,8 @@ type store struct {
 	writing chan struct{}
 	// settlements wait for it together.
 	settlements settlements
+	// unpackable is how many reads more need not try to be packed.
+	unpackable atomic.Int64
 }
 
 // statements are the rendered statements, named as in queries.go.
@@ -32,7 +35,7 @@ type statements struct {
 	poll, pending, claim, extend, release string
 
 	surfaceNeeded, fence, dueScheduled, surface, scheduledIsReady string
-	dueHeads, dueHeld, ready                                      string
+	dueHeads, dueHeld, packed, ready                              string
 	settle, takenReady, takenParked                               string
 	archiveReady, archiveParked, deleteReady, deleteParked        string
 	messages, archiveRange, deleteRange                           string
@@ -81,6 +84,7 @@ func newStore(tables dialect.Tables) *store {
 			scheduledIsReady: render(scheduledIsReadySQL),
 			dueHeads:         render(dueHeadsSQL),
 			dueHeld:          render(dueHeldSQL),
+			packed:           render(packedSQL),
 			ready:            render(readySQL),
 			settle:           render(settleSQL),
 			messages:         render(messagesSQL),

@@ -182,13 +182,6 @@ func runsOf(heads []dialect.Row) (runs [][]dialect.Row, keys int) {
 	return runs, len(byKey)
 }
 
-// Ready implements [dialect.Turn].
-func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64, limit dialect.Limit) ([]dialect.Row, error) {
-	into := newScanner()
-	into.row.Lane = lane
-	return readRows(ctx, db, newBudget(limit), into, s.sql.ready, lane, after, limit.Rows)
-}
-
 // scanner reads the columns that ready and parked rows are read by into one row,
 // again and again. More columns are read into what is appended to into.
 type scanner struct {

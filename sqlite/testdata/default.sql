@@ -324,6 +324,24 @@ WHERE p.lane = ?1 AND p.key_hash = ?2 AND p.state = 'held'
 ORDER BY p.seq
 LIMIT ?4;
 
+-- packed
+SELECT count(*) = count(m.fields) AND octet_length(' ') = 1, (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000), group_concat(m.fields, char(0)),
+  CAST(group_concat(m.id, '') AS BLOB), CAST(group_concat(m.payload, '') AS BLOB)
+FROM (
+  SELECT r.id, CASE WHEN octet_length(r.payload) <= ?4 AND NOT (EXISTS (SELECT 1 FROM "outbox_parked" AS p WHERE p.lane = ?1 AND p.blocking = 1)
+    AND EXISTS (SELECT 1 FROM "outbox_parked" AS p
+                WHERE p.lane = ?1 AND p.key_hash = r.key_hash AND p.blocking = 1)) THEN r.payload END AS payload,
+    CASE WHEN octet_length(r.headers) + ifnull(octet_length(r.payload), 0) <= ?4 THEN concat_ws(char(0),
+      r.seq, r.created_at, r.ready_at, ifnull(r.revision, 0), 4 * r.replay + 2 * (EXISTS (SELECT 1 FROM "outbox_parked" AS p WHERE p.lane = ?1 AND p.blocking = 1)
+    AND EXISTS (SELECT 1 FROM "outbox_parked" AS p
+                WHERE p.lane = ?1 AND p.key_hash = r.key_hash AND p.blocking = 1)) + (r.payload IS NULL),
+      ifnull(octet_length(r.payload), 0), ifnull(r.key_hash, ''), ifnull(r.key, ''),
+      r.topic, r.type, r.content_type, r.headers) END AS fields
+  FROM "outbox" AS r
+  WHERE r.lane = ?1 AND r.seq > ?2
+  ORDER BY r.seq
+  LIMIT ?3) AS m;
+
 -- ready
 SELECT
   r.seq, r.id, r.topic, r.key, r.key_hash, r.type, r.content_type, r.headers,
