@@ -39,7 +39,8 @@ type Capabilities struct {
 }
 
 // DefaultLanes is how many lanes a schema has where neither its owner nor the engine
-// says otherwise.
+// says otherwise: enough for the workers of two relays, and more would spread a batch over
+// more pages (docs/decisions/0020-eight-lanes.md).
 const DefaultLanes = 8
 
 // DB is a pool or a single connection. *sql.DB and *sql.Conn implement it.

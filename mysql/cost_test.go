@@ -53,10 +53,10 @@ func TestCost(t *testing.T) {
 			most int64
 			run  func() error
 		}{
-			{"Poll", 320, func() error { _, err := store.Poll(ctx, db, "me", 4); return err }},
+			{"Poll", 1000, func() error { _, err := store.Poll(ctx, db, "me", 4); return err }},
 			{"Pending", 60, func() error { _, _, err := store.Pending(ctx, db, "me"); return err }},
 			{"Extend", 10, func() error { _, err := store.Extend(ctx, db, lease, time.Hour); return err }},
-			{"Ready", 600, func() error { _, err := store.Ready(ctx, db, 1, 0, limit); return err }},
+			{"Ready", 1200, func() error { _, err := store.Ready(ctx, db, 1, 0, limit); return err }},
 			{"Due", 300, func() error { _, err := store.Due(ctx, db, 1, limit); return err }},
 			{"Surface", 30, func() error { _, _, err := store.Surface(ctx, db, lease, 100); return err }},
 			{"Settle", 400, func() error {
