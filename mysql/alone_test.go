@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,11 +105,11 @@ func TestAlone(t *testing.T) {
 // endsAfter is a context that ends when it was asked so many times whether it has.
 type endsAfter struct {
 	context.Context
-	asked *int
+	left *atomic.Int64
 }
 
 func (c endsAfter) Err() error {
-	if *c.asked--; *c.asked < 0 {
+	if c.left.Add(-1) < 0 {
 		return context.Canceled
 	}
 	return nil
@@ -122,11 +123,12 @@ func TestAloneCancelled(t *testing.T) {
 		db.SetMaxOpenConns(1)
 		db.SetConnMaxIdleTime(0) // nobody else ends what is left open
 		failed := 0
-		for n := range 12 {
+		for n := range int64(12) {
 			f.clear()
 			f.ok(db.PingContext(t.Context())) // to connect takes looks too
-			asked := n
-			ctx := endsAfter{t.Context(), &asked}
+			var left atomic.Int64
+			left.Store(n)
+			ctx := endsAfter{t.Context(), &left}
 			epoch, ok, err := f.store.Claim(ctx, db, 1, "me", time.Hour)
 			if err != nil {
 				failed++
@@ -137,7 +139,7 @@ func TestAloneCancelled(t *testing.T) {
 				continue
 			}
 			f.ok(db.PingContext(t.Context()))
-			asked = n
+			left.Store(n)
 			_, _, err = f.store.Surface(ctx, db, dialect.Lease{Lane: 1, Owner: "me", Epoch: epoch}, 9)
 			if err != nil {
 				failed++
