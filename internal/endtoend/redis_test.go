@@ -13,8 +13,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	goredis "github.com/redis/go-redis/v9"
 
+	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/internal/proxy"
 	"github.com/outbox-suite/outbox/publish/redis"
 	"github.com/outbox-suite/outbox/relay"
 )
@@ -82,8 +85,11 @@ type quiet struct{}
 
 func (quiet) Printf(context.Context, string, ...any) {}
 
+// clientRedis repeats nothing by itself: an XREADGROUP that is repeated for want of an
+// answer gets the next entry, and the one in the answer that was lost stays with the
+// consumer, who never heard of it.
 func clientRedis(address string) *goredis.Client {
-	return goredis.NewClient(&goredis.Options{Addr: address, DisableIdentity: true, Protocol: 2})
+	return goredis.NewClient(&goredis.Options{Addr: address, DisableIdentity: true, Protocol: 2, MaxRetries: -1})
 }
 
 func prepareRedis(ctx context.Context, address, topic string) error {
@@ -97,7 +103,7 @@ func publishRedis(address string) (relay.Publisher, error) {
 }
 
 // subscriptionRedis is the group's only consumer, whose name stays: what it had in hand
-// comes first.
+// comes first. So it must end with any error, as what it has in hand is unknown then.
 type subscriptionRedis struct {
 	client  *goredis.Client
 	topic   string
@@ -133,3 +139,79 @@ func (s *subscriptionRedis) next(ctx context.Context) (delivery, error) {
 }
 
 func (s *subscriptionRedis) close() { _ = s.client.Close() }
+
+// TestRedisLostAnswer loses each request of the consumer in turn, and each answer. Every
+// message comes all the same, and none before an earlier one.
+func TestRedisLostAnswer(t *testing.T) {
+	address := launchRedis(t).url()
+	publisher, err := publishRedis(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = publisher.(*redis.Publisher).Close() })
+	messages := []relay.Message{{Message: outbox.Message{ID: uuid.New(), Type: "a"}}, {Message: outbox.Message{ID: uuid.New(), Type: "b"}}}
+	for _, answer := range []bool{false, true} {
+		requests := 0
+		for struck := true; struck; {
+			requests++
+			t.Run(fmt.Sprintf("%d/%t", requests, answer), func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				topic := "topic-" + uuid.NewString()
+				if err := prepareRedis(ctx, address, topic); err != nil {
+					t.Fatal(err)
+				}
+				for _, m := range messages {
+					m.Topic = topic
+					if err := errors.Join(publisher.Publish(ctx, []relay.Message{m})...); err != nil {
+						t.Fatal(err)
+					}
+				}
+				p, err := proxy.Listen(ctx, address)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer p.Close()
+				p.CutAt(requests, answer)
+				var came []string
+				for !slices.Contains(came, "b") && ctx.Err() == nil {
+					readRedis(ctx, p.Addr(), topic, func(m relay.Message) {
+						if !slices.Contains(came, m.Type) {
+							came = append(came, m.Type)
+						}
+					})
+				}
+				if !slices.Equal(came, []string{"a", "b"}) {
+					t.Errorf("%q came, not a and then b", came)
+				}
+				struck = !p.Armed()
+			})
+			if t.Failed() {
+				return
+			}
+		}
+		// One asks what is pending, and two each read a message and acknowledge it.
+		if requests <= 5 {
+			t.Errorf("only %d requests were lost", requests-1)
+		}
+	}
+}
+
+// readRedis reads up to message b, or until the subscription breaks.
+func readRedis(ctx context.Context, address, topic string, came func(relay.Message)) {
+	sub, err := subscribeRedis(ctx, address, topic)
+	if err != nil {
+		return
+	}
+	defer sub.close()
+	for {
+		d, err := sub.next(ctx)
+		if err != nil {
+			return
+		}
+		came(d.Message)
+		if d.ack() != nil || d.Type == "b" {
+			return
+		}
+	}
+}

@@ -92,6 +92,8 @@ func (r *trial) run() *findings {
 		for _, c := range append(r.relays, r.consumer) {
 			r.must(c.stop())
 		}
+	} else {
+		r.logMissing()
 	}
 	found := check(r.collect(complete))
 	found.all = append(found.all, r.found.all...)
@@ -234,6 +236,20 @@ func (r *trial) someSeen(items []planned) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return committing(items) == 0 || slices.ContainsFunc(items, func(item planned) bool { return r.seen[item.id.String()] > 0 })
+}
+
+// logMissing says where the outbox has a few that have not come: what it has published
+// is the broker's to have, or the consumer's.
+func (r *trial) logMissing() {
+	r.Helper()
+	n := 0
+	for _, item := range r.written {
+		if n < 3 && !r.allSeen([]planned{item}) {
+			n++
+			places, err := r.shop.Find(r.Context(), item.id)
+			r.Logf("%s of order %d has not come; the outbox has it at %+v, %v", item.id, item.order, places, err)
+		}
+	}
 }
 
 // calm is a time without faults, in which nothing may come twice. False means that
