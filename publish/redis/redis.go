@@ -31,6 +31,14 @@
 // mode, and data, which is the payload, byte for byte. A message whose payload is
 // nil has no field data and nodata is true. [Decode] reads it all back.
 //
+// An entry that XREADGROUP has handed out is pending until XACK, and Redis does not
+// hand it out again by itself, not even when its answer was lost with the connection.
+// A consumer must ask for what it has pending, with the ID 0 in place of >, at its
+// start and after every error, before it reads on; XAUTOCLAIM is for what consumers
+// that do not come back have pending. A client that repeats a command by itself, as
+// go-redis does unless MaxRetries is -1, hides the error: the repeated XREADGROUP gets
+// the next entry, and the one before it is not seen until somebody asks.
+//
 // # Order
 //
 // The messages of a call go out together. The publisher does not declare
