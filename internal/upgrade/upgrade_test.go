@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql"
@@ -74,14 +75,13 @@ var engines = []engine{
 	},
 }
 
+// lanes is how many the fixtures have.
+func (e engine) lanes() int { return cmp.Or(e.dialect.Capabilities().Lanes, 16) }
+
 // steps is the newest schema with the usual names.
 func (e engine) steps(t *testing.T) []dialect.Step {
 	t.Helper()
-	lanes := e.dialect.Capabilities().Lanes
-	if lanes == 0 {
-		lanes = dialect.DefaultLanes
-	}
-	store, err := e.dialect.Bind(dialect.Tables{Prefix: "outbox", Lanes: lanes})
+	store, err := e.dialect.Bind(dialect.Tables{Prefix: "outbox", Lanes: e.lanes()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,14 +221,14 @@ func (e engine) upgrade(t *testing.T, dsn string, version int) {
 			t.Fatal(err)
 		}
 	}
-	newest, err := outbox.New(db, e.dialect, outbox.Config{})
+	newest, err := outbox.New(db, e.dialect, outbox.Config{Lanes: e.lanes()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if in, err := newest.Inspect(t.Context()); err != nil || in.Version != version || len(in.Problems) > 0 {
 		t.Fatalf("the fixture is found to be %+v, %v", in, err)
 	}
-	running, err := outbox.New(db, older{e.dialect}, outbox.Config{})
+	running, err := outbox.New(db, older{e.dialect}, outbox.Config{Lanes: e.lanes()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +318,7 @@ func (e engine) upgrade(t *testing.T, dsn string, version int) {
 	}
 
 	fresh := e.database(t, dsn)
-	made, err := outbox.New(fresh, e.dialect, outbox.Config{})
+	made, err := outbox.New(fresh, e.dialect, outbox.Config{Lanes: e.lanes()})
 	if err != nil {
 		t.Fatal(err)
 	}
