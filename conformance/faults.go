@@ -110,16 +110,16 @@ func connectionLost(t *trial) {
 
 func conflictIsRetried(t *trial) {
 	classes := []dialect.Class{dialect.Conflict, dialect.Transient, dialect.OutcomeUnknown}
-	dice := source(t.target.Seed, "conflicts") // for the relay's goroutine
-	faults := 0                                // of the settle under way
-	d := hooked(t.target.Dialect, settleFaults(func(done bool) error {
-		if faults == 4 || dice.IntN(3) == 0 {
+	dice := source(t.target.Seed, "conflicts")
+	faults := make(map[int]int) // of the settle under way, by lane
+	d := hooked(t.target.Dialect, settleFaults(func(lane int, done bool) error {
+		if faults[lane] == 4 || dice.IntN(3) == 0 {
 			if done {
-				faults = 0
+				faults[lane] = 0
 			}
 			return nil
 		}
-		faults++
+		faults[lane]++
 		if done { // it took effect, and the relay does not learn of it
 			return inject(dialect.OutcomeUnknown, "the answer to the settle was lost")
 		}

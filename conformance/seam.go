@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/dialect"
@@ -39,21 +40,28 @@ func (t *trial) snapshot() string {
 	return b.String()
 }
 
-// settleFaults are hooks that ask fault around every settle that names rows:
-// before it, and, with done, after it took effect.
-func settleFaults(fault func(done bool) error) hooks {
+// settleFaults are hooks that ask fault around every settle that names rows: before it,
+// and, with done, after it took effect; one call at a time, for lanes are settled beside
+// each other.
+func settleFaults(ask func(lane int, done bool) error) hooks {
+	var mu sync.Mutex
+	fault := func(lane int, done bool) error {
+		mu.Lock()
+		defer mu.Unlock()
+		return ask(lane, done)
+	}
 	return hooks{
 		before: func(_ context.Context, o op) error {
 			if o.name != "settle" || o.settlement.Empty() {
 				return nil
 			}
-			return fault(false)
+			return fault(o.lane, false)
 		},
 		after: func(_ context.Context, o op, ok bool, err error) error {
 			if o.name != "settle" || err != nil || !ok {
 				return err
 			}
-			return fault(true)
+			return fault(o.lane, true)
 		},
 	}
 }

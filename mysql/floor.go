@@ -25,7 +25,9 @@ func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int
 // PollAbove implements [dialect.Sweeper]. It may look outside a transaction, which costs one
 // round trip instead of five. But a proxy may send such a look to a replica, which may be
 // behind for long, or for good. So only those looks are such that come soon after one in a
-// transaction: what is committed is found no later than that.
+// transaction: what is committed is found no later than that. And only where sessions
+// commit by themselves: elsewhere a look begins a transaction, and at SERIALIZABLE it
+// would lock what it reads.
 func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floor int64, limit int) (lanes []dialect.Candidate, err error) {
 	if asked := s.asked.Load(); asked != 0 && monotonic()-time.Duration(asked) < lookFor {
 		var all bool
@@ -37,15 +39,17 @@ func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floo
 			return lanes, err
 		}
 	}
+	autocommit := false
 	err = read(ctx, db, func(tx *sql.Tx) error {
 		var all bool
-		if lanes, all, _, err = s.look(ctx, tx, owner, floor, limit); all || err != nil {
+		lanes, all, autocommit, err = s.look(ctx, tx, owner, floor, limit)
+		if all || err != nil {
 			return err
 		}
 		lanes, err = query(ctx, tx, func(c *dialect.Candidate) []any { return []any{&c.Lane, &c.Due} }, s.sql.poll, []byte(owner), limit)
 		return err
 	})
-	if err == nil {
+	if err == nil && autocommit {
 		s.asked.Store(int64(monotonic()))
 	}
 	return lanes, err

@@ -17,7 +17,8 @@ import (
 type store struct {
 	tables dialect.Tables
 	sql    statements
-	// asked is when a poll last was a transaction, by monotonic.
+	// asked is when a poll last was a transaction, by monotonic; 0 where sessions do not
+	// commit by themselves.
 	asked atomic.Int64
 	// backlog tells of each lane that its last read found more ready rows, of any lane,
 	// than are looked at.
