@@ -85,11 +85,11 @@ func pausedRelayIsFenced(t *trial) {
 func connectionLost(t *trial) {
 	p, db := t.proxied()
 	// Each statement is one or a few messages to the server. Counting them from
-	// the claim on meets every step of a turn; by turns the statement itself is
-	// lost, or the answer to it.
+	// the claim on, or in a lane that was kept from the read on, meets every step
+	// of a turn; by turns the statement itself is lost, or the answer to it.
 	var armed atomic.Int64
 	d := hooked(t.target.Dialect, hooks{before: func(_ context.Context, o op) error {
-		if o.name == "claim" {
+		if o.name == "claim" || o.name == "ready" {
 			if n := int(armed.Swap(0)); n > 0 {
 				p.CutAt((n+1)/2, n%2 == 0)
 			}

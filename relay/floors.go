@@ -61,6 +61,7 @@ func (r *Relay) look(ctx context.Context) {
 	f.pending = nil
 	f.look = time.Now().Add(max(sweepEvery, lookShare*time.Since(began)))
 	f.sweep = f.look
+	r.lanes.shake()
 	if ctx.Err() == nil { // a stop is no error
 		r.observe(Erred{Op: "horizon", Err: err})
 	}
