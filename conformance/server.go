@@ -199,7 +199,9 @@ func readOnlySessionsAreReplaced(t *trial) {
 // becomes of the server, until stop is called. stop returns how many were
 // committed, refused and in doubt.
 func (t *trial) keepProducing(keys, perTx int) (stop func() (committed, refused, doubtful int)) {
+	// A commit under way is let finish: one that is cut off may take effect later.
 	ctx, cancel := context.WithCancel(t.ctx)
+	done := make(chan struct{})
 	dice := source(t.target.Seed, "producer")
 	db := t.as(&t.tables, Producer)
 	var counts [3]int
@@ -233,12 +235,21 @@ func (t *trial) keepProducing(keys, perTx int) (stop func() (committed, refused,
 			}
 			select {
 			case <-ctx.Done():
+			case <-done:
+				return
 			case <-time.After(pause):
 			}
 		}
 	})
 	var once sync.Once
-	end := func() { once.Do(func() { cancel(); producer.Wait() }) }
+	end := func() {
+		once.Do(func() {
+			defer cancel()
+			close(done)
+			defer time.AfterFunc(t.target.Patience, cancel).Stop() // the server may be away
+			producer.Wait()
+		})
+	}
 	t.onStop(end)
 	return func() (int, int, int) {
 		end()
