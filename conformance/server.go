@@ -189,6 +189,11 @@ func readOnlySessionsAreReplaced(t *trial) {
 			refused++
 		}
 	}
+	for _, e := range eventsOf[relay.SettleRetried](r) {
+		if t.target.Dialect.Classify(e.Err) == dialect.ReadOnly {
+			refused++
+		}
+	}
 	if refused == 0 {
 		t.fail("no operation was refused by a read-only session: the target demotes none, or the engine does not tell")
 	}

@@ -8,9 +8,9 @@
 // transaction of its own with an isolation level of its own, reads included: the
 // server would go on with a statement outside a transaction after its context has
 // ended, and a session with autocommit=0 would keep its first snapshot for good.
-// Three things are one statement each without one: to claim a lane and to release it,
-// which never wait for a lock and are committed where the session does not commit by
-// itself, and a poll that follows soon after one in a transaction.
+// Two things are one statement each without one: to release a lane, which never waits
+// for a row's lock and is committed where the session does not commit by itself, and a
+// poll that follows soon after one in a transaction.
 //
 // The schema is the database that holds the tables; without one it is the session's.
 // The DSN names a database in any case.

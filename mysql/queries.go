@@ -123,21 +123,17 @@ SELECT
     COALESCE(MAX(l.lease_until > UTC_TIMESTAMP(6) AND l.owner <> ?), 0)
 FROM {lane} AS l`
 
-// claimSQL and releaseSQL are a transaction each, by themselves: a relay asks for them
-// at every turn. They pass by a lane row that another session has locked, for a
-// statement that waits would go on when its caller has given up. Each tells by its
-// last insert id whether it found its row, and if so whether it has committed.
-
 const claimSQL = `
--- One lane row by primary key: the inner query locks it, or passes by.
-UPDATE (
-    SELECT c.lane FROM {lane} AS c FORCE INDEX (PRIMARY)
-    WHERE c.lane = ? AND (c.lease_until <= UTC_TIMESTAMP(6) OR c.owner = ?)
-    LIMIT 1 FOR UPDATE SKIP LOCKED
-) AS n
-STRAIGHT_JOIN {lane} AS l FORCE INDEX (PRIMARY) ON l.lane = n.lane
-SET l.epoch = LAST_INSERT_ID((l.epoch + 1) * 2 + @@autocommit) DIV 2, l.owner = ?, l.served_at = UTC_TIMESTAMP(6),
-    l.lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND`
+-- Locks one lane row by primary key, or passes by when another session has it.
+SELECT epoch FROM {lane}
+WHERE lane = ? AND (lease_until <= UTC_TIMESTAMP(6) OR owner = ?)
+FOR UPDATE SKIP LOCKED`
+
+const ownSQL = `
+-- Under the lock of claim.
+UPDATE {lane}
+SET owner = ?, epoch = epoch + 1, served_at = UTC_TIMESTAMP(6), lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
+WHERE lane = ?`
 
 const fenceSQL = `
 -- The fence: waits for the lane row's lock, then finds the lease in its newest
@@ -152,8 +148,12 @@ const endSQL = `
 -- Behind the fence. Without an owner the epoch alone opens no fence.
 UPDATE {lane} SET owner = '', lease_until = UTC_TIMESTAMP(6) WHERE lane = ?`
 
+// releaseSQL is a transaction by itself. It passes by a lane row that another session has
+// locked, for a statement that waits would go on when its caller has given up; one that
+// goes on all the same ends the lease that it names and no other. It tells by its last
+// insert id whether it found its row, and if so whether it has committed.
 const releaseSQL = `
--- As claim, with the fence.
+-- One lane row by primary key, with the fence: the inner query locks it, or passes by.
 UPDATE (
     SELECT c.lane FROM {lane} AS c FORCE INDEX (PRIMARY)
     WHERE c.lane = ? AND c.owner = ? AND c.epoch = ?
@@ -813,7 +813,7 @@ SELECT COALESCE(SUM(lane BETWEEN 0 AND ? - 1), 0), COALESCE(SUM(lane NOT BETWEEN
 type statements struct {
 	poll, look, readyAbove, newest                      string
 	pending, lease                                      string
-	claim, fence, extend, release, end                  string
+	claim, own, fence, extend, release, end             string
 	insert, schedule                                    string
 	dueScheduled, surface, surfacedTwice, deleteParked  string
 	readyBounds, ready, readyFew                        string
@@ -848,7 +848,7 @@ func render(t dialect.Tables) statements {
 	}
 	return statements{
 		poll: x(pollSQL), look: x(lookSQL), readyAbove: x(readyAboveSQL), newest: x(newestSQL),
-		pending: x(pendingSQL), lease: x(leaseSQL), claim: x(claimSQL),
+		pending: x(pendingSQL), lease: x(leaseSQL), claim: x(claimSQL), own: x(ownSQL),
 		fence: x(fenceSQL), extend: x(extendSQL), release: x(releaseSQL), end: x(endSQL),
 		insert: x(insertSQL), schedule: x(scheduleSQL),
 		dueScheduled: x(dueScheduledSQL), surface: x(surfaceSQL), surfacedTwice: x(surfacedTwiceSQL), deleteParked: x(deleteParkedSQL),

@@ -22,13 +22,21 @@ func (s *store) Pending(ctx context.Context, db dialect.DB, owner string) (work,
 	return work, held, err
 }
 
-// Claim takes a lane in one statement, passing by a locked one.
+// Claim takes a lane in one transaction, passing by a locked one. It is no single
+// statement: one that its caller gave up, while a lock of the whole table held it, would
+// be applied later and end the next lease of the same owner.
 func (s *store) Claim(ctx context.Context, db dialect.DB, lane int, owner string, ttl time.Duration) (epoch int64, ok bool, err error) {
-	epoch, ok, err = write(ctx, db, s.sql.claim, lane, []byte(owner), []byte(owner), micros(ttl))
-	if isOvertaken(err) {
-		return 0, false, nil // MariaDB says so where the session is SERIALIZABLE
+	ok, err = inTx(ctx, db, func(tx *sql.Tx) (bool, error) {
+		free, err := query1(ctx, tx, []any{&epoch}, s.sql.claim, lane, []byte(owner))
+		if err != nil || !free {
+			return false, err
+		}
+		return true, exec(ctx, tx, s.sql.own, []byte(owner), micros(ttl), lane)
+	})
+	if !ok {
+		return 0, false, err
 	}
-	return epoch, ok, err
+	return epoch + 1, true, nil
 }
 
 // fenced runs do in a transaction that begins with the fence. ok is false when the

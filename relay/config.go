@@ -80,8 +80,9 @@ type Config struct {
 	// Grace is how long a stop waits for publishes under way before it cancels
 	// them. Default: 10s.
 	Grace time.Duration
-	// UntilEmpty ends Run when nothing is ready or due and no other relay holds
-	// a lane. Parked messages that are not due do not keep it. Default: false.
+	// UntilEmpty ends Run when nothing is ready or due in any lane: what another
+	// relay is publishing is, until it is settled. Parked messages that are not due
+	// do not keep it. Default: false.
 	UntilEmpty bool
 	// Observer is told what happens. Default: none.
 	Observer Observer

@@ -35,6 +35,7 @@ type lanes struct {
 	ended map[int]int64 // the moment when somebody was last done with the lane
 	now   int64         // moments are counted, since clocks stand still at times
 	rests map[int]rest  // those left alone after a turn that failed
+	miss  bool          // a busy lane had work by a poll
 }
 
 // rest is how long a lane is left alone after failures in a row.
@@ -73,6 +74,7 @@ func (l *lanes) take(lane int, polled int64, least time.Duration) (held lease, k
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
+	l.miss = l.miss || l.busy[lane]
 	if l.busy[lane] || now.Before(l.rests[lane].until) || l.ended[lane] > polled {
 		return lease{}, false, false
 	}
@@ -83,6 +85,15 @@ func (l *lanes) take(lane int, polled int64, least time.Duration) (held lease, k
 	delete(l.kept, lane)
 	l.busy[lane] = true
 	return held, kept, true
+}
+
+// missed tells whether a lane was asked for, since the last call, that was busy.
+func (l *lanes) missed() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	miss := l.miss
+	l.miss = false
+	return miss
 }
 
 // end makes a busy lane one that nobody is busy with.

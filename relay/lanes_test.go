@@ -243,6 +243,65 @@ func TestHangingRelayKeepsNoLanes(t *testing.T) {
 	})
 }
 
+// So does one whose last settle in a lane was still open when its workers began to hang.
+func TestLaneKeptLateIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(16)
+		o := m.open(t)
+		m.after = func(op string) {
+			if strings.HasPrefix(op, "settle") {
+				time.Sleep(200 * time.Millisecond)
+			}
+		}
+		hangs := keyIn(0, 16, 0)
+		b := &broker{answer: func(ctx context.Context, msg relay.Message) error {
+			if msg.Key == hangs {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		}}
+		stop := run(t, o, b, relay.Config{Owner: "me", Workers: 1, PublishTimeout: time.Minute, Grace: time.Millisecond})
+		m.enqueue(t, o, outbox.Message{Key: keyIn(5, 16, 0)})
+		o.Wake()
+		time.Sleep(10 * time.Millisecond)
+		m.enqueue(t, o, outbox.Message{Key: hangs})
+		o.Wake()
+		time.Sleep(3 * time.Second)
+		if n := m.owners()["me"]; n != 1 {
+			t.Errorf("%d lanes are held while the worker hangs, want the one it is in", n)
+		}
+		stop()
+	})
+}
+
+// A drain ends beside a relay that always has a lane.
+func TestDrainBesideTraffic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(16)
+		o := m.open(t)
+		stop := run(t, o, &broker{}, relay.Config{Owner: "service"})
+		feed, end := context.WithCancel(t.Context())
+		var feeding sync.WaitGroup
+		feeding.Go(func() {
+			for n := 0; feed.Err() == nil; n++ {
+				m.enqueue(t, o, outbox.Message{Key: keyIn(n%16, 16, 0)})
+				o.Wake()
+				time.Sleep(200 * time.Millisecond)
+			}
+		})
+		time.Sleep(time.Second)
+		began := time.Now()
+		drain(t, m.open(t), &broker{}, relay.Config{Owner: "drain"})
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("the drain took %v", took)
+		}
+		end()
+		feeding.Wait()
+		stop()
+	})
+}
+
 // While the last settle of a turn waits for the database its worker goes on with other
 // lanes, and what comes to the lane meanwhile is found when the settle is done.
 func TestSettleNeedsNoWorker(t *testing.T) {

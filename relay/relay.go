@@ -256,13 +256,16 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 func (r *Relay) await(finished <-chan bool, giveBack func(idle time.Duration)) {
 	timer := time.NewTimer(2 * r.cfg.PollMin)
 	defer timer.Stop()
-	select {
-	case <-finished:
-		return
-	case <-timer.C:
+	for {
+		select {
+		case <-finished:
+			return
+		case <-timer.C:
+			// Again and again: a lane whose last settle took long is kept later.
+			giveBack(0)
+			timer.Reset(r.cfg.keep())
+		}
 	}
-	giveBack(0)
-	<-finished
 }
 
 // claim takes up to n lanes that are free and have work, each when it is asked for the
@@ -338,6 +341,9 @@ func (r *Relay) giveBack(work context.Context, held []lease) {
 		r.release(ctx, &held[i])
 		r.lanes.end(held[i].Lane)
 	}
+	if r.lanes.missed() {
+		r.Wake()
+	}
 }
 
 // release ends a lease. One that cannot be ended now ends by itself, or is claimed
@@ -353,12 +359,14 @@ func (r *Relay) release(ctx context.Context, l *lease) {
 func (r *Relay) empty(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Lease)
 	defer cancel()
-	work, held, err := r.store.Pending(ctx, r.db, r.cfg.Owner)
+	// What another relay has in hand is ready or due until it is settled, and a lane that
+	// it only keeps has nothing to wait for.
+	work, _, err := r.store.Pending(ctx, r.db, r.cfg.Owner)
 	if err != nil {
 		r.erred(ctx, "poll", err)
 		return false
 	}
-	return !work && !held
+	return !work
 }
 
 // erred observes a failed operation and replaces connections that a failover

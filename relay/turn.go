@@ -72,7 +72,8 @@ func (r *Relay) turn(stop, work, publish context.Context, l lease, probe bool, f
 		return
 	}
 	l.until, l.published = t.validUntil(), t.published
-	if emptied && t.worked && !probe && !r.cfg.UntilEmpty && stop.Err() == nil {
+	lasts := time.Until(l.until) >= r.cfg.Lease/2+r.cfg.keep() // also after the settle
+	if emptied && t.worked && lasts && !probe && !r.cfg.UntilEmpty && stop.Err() == nil {
 		r.lanes.keep(l)
 		return
 	}

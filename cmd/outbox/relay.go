@@ -93,7 +93,7 @@ func (c *relayRun) flags(fs *flag.FlagSet) {
 	}
 	fs.StringVar(&c.publish, "publish", "", "the `URL` of where messages go, by its scheme: stdout: file: discard: http(s): and those of brokers; docs/cli.md has their options")
 	fs.StringVar(&c.source, "source", cloudevents.DefaultSource, "the `URI` reference that every CloudEvent has as its source")
-	fs.BoolVar(&c.cfg.UntilEmpty, "until-empty", false, "end when nothing is ready or due and no other relay holds a lane")
+	fs.BoolVar(&c.cfg.UntilEmpty, "until-empty", false, "end when nothing is ready or due, in any lane")
 	duration(&c.timeout, "timeout", "with --until-empty, the `duration` after which it gives up, stops in order, which --grace bounds, and exits with 1; default: none")
 	fs.StringVar(&c.cfg.Owner, "owner", "", "the `name` of this relay, unique among running ones; default: host, process and a random suffix")
 	number(&c.cfg.Workers, "workers", "the `number` of lanes worked on at a time (default 4)")

@@ -304,15 +304,16 @@ FROM `outbox_lane` AS l
 SELECT COUNT(*) FROM `outbox_lane` WHERE lane = ? AND owner = ? AND epoch = ?
 
 -- claim --
--- One lane row by primary key: the inner query locks it, or passes by.
-UPDATE (
-    SELECT c.lane FROM `outbox_lane` AS c FORCE INDEX (PRIMARY)
-    WHERE c.lane = ? AND (c.lease_until <= UTC_TIMESTAMP(6) OR c.owner = ?)
-    LIMIT 1 FOR UPDATE SKIP LOCKED
-) AS n
-STRAIGHT_JOIN `outbox_lane` AS l FORCE INDEX (PRIMARY) ON l.lane = n.lane
-SET l.epoch = LAST_INSERT_ID((l.epoch + 1) * 2 + @@autocommit) DIV 2, l.owner = ?, l.served_at = UTC_TIMESTAMP(6),
-    l.lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
+-- Locks one lane row by primary key, or passes by when another session has it.
+SELECT epoch FROM `outbox_lane`
+WHERE lane = ? AND (lease_until <= UTC_TIMESTAMP(6) OR owner = ?)
+FOR UPDATE SKIP LOCKED
+
+-- own --
+-- Under the lock of claim.
+UPDATE `outbox_lane`
+SET owner = ?, epoch = epoch + 1, served_at = UTC_TIMESTAMP(6), lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND
+WHERE lane = ?
 
 -- fence --
 -- The fence: waits for the lane row's lock, then finds the lease in its newest
@@ -324,7 +325,7 @@ SELECT epoch FROM `outbox_lane` WHERE lane = ? AND owner = ? AND epoch = ? FOR U
 UPDATE `outbox_lane` SET lease_until = UTC_TIMESTAMP(6) + INTERVAL ? MICROSECOND WHERE lane = ?
 
 -- release --
--- As claim, with the fence.
+-- One lane row by primary key, with the fence: the inner query locks it, or passes by.
 UPDATE (
     SELECT c.lane FROM `outbox_lane` AS c FORCE INDEX (PRIMARY)
     WHERE c.lane = ? AND c.owner = ? AND c.epoch = ?
