@@ -52,50 +52,39 @@ func told(ctx context.Context, e executor, statement string, args ...any) (int64
 	return result.LastInsertId()
 }
 
-// write runs a statement that changes one row, and commits it. Its last insert id is
-// twice a number, and one more where the session commits by itself. found is false when
-// there was no such row, or another session had it locked.
-func write(ctx context.Context, db dialect.DB, statement string, args ...any) (number int64, found bool, err error) {
-	c, back, err := session(ctx, db)
-	if err != nil {
-		return 0, false, err
-	}
+// write runs a statement that changes one row, and commits it. Its last insert id is 0
+// when there was no such row or another session had it locked, and otherwise odd where the
+// session commits by itself. found is false when it is 0.
+func write(ctx context.Context, db dialect.DB, statement string, args ...any) (found bool, err error) {
 	var id int64
-	if c == nil {
-		found, err = inTx(ctx, db, func(tx *sql.Tx) (bool, error) {
-			id, err = told(ctx, tx, statement, args...)
-			return id != 0, err
-		})
-		return id / 2, found, err
-	}
-	defer back()
-	id, err = told(ctx, c, statement, args...)
-	end := ""
-	switch {
-	case err != nil || id == 0:
-		end = "ROLLBACK" // not to know whether it matters
-	case id%2 == 0:
-		end = "COMMIT"
-	}
-	if end != "" {
-		if failed := endBy(ctx, c, end); err == nil {
-			err = failed
+	ran, err := alone(ctx, db, func(c *sql.Conn) (ended bool, err error) {
+		if id, err = told(ctx, c, statement, args...); err != nil || id == 0 {
+			return false, err // not to know whether anything was begun
 		}
+		if id%2 == 0 {
+			err = endBy(ctx, c, "COMMIT")
+		}
+		return true, err
+	})
+	if ran || err != nil {
+		return err == nil && id != 0, err
 	}
-	return id / 2, err == nil && id != 0, ended(ctx, err)
+	return inTx(ctx, db, func(tx *sql.Tx) (bool, error) {
+		id, err := told(ctx, tx, statement, args...)
+		return id != 0, err
+	})
 }
 
-// alone runs do with one session, outside a transaction, and ends what do has begun where
-// the session does not commit by itself, which do reports. ran is false when db can give
-// no session.
-func alone(ctx context.Context, db dialect.DB, do func(c *sql.Conn) (autocommit bool, err error)) (ran bool, err error) {
+// alone runs do with one session, outside a transaction, and rolls back what do has begun
+// unless it reports that nothing is open. ran is false when db can give no session.
+func alone(ctx context.Context, db dialect.DB, do func(c *sql.Conn) (ended bool, err error)) (ran bool, err error) {
 	c, back, err := session(ctx, db)
 	if c == nil || err != nil {
 		return false, err
 	}
 	defer back()
-	autocommit, err := do(c)
-	if !autocommit {
+	over, err := do(c)
+	if !over {
 		if failed := endBy(ctx, c, "ROLLBACK"); err == nil {
 			err = failed
 		}

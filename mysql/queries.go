@@ -74,20 +74,17 @@ const (
 )
 
 const lookSQL = `
--- What a poll wants to know, outside a transaction, so that it pays one round trip: of the
+-- What a poll wants to know, in one round trip where it needs no transaction: of the
 -- first ready rows above a floor, one range of the index on seq, how many there are of
 -- each lane; and of each free lane whether a parked row is due, by two entries of
 -- parked_due_at, and when it was served. Locks nothing.
 SELECT @@autocommit, m.lane, COUNT(*), 0, NULL
-FROM (
-    SELECT r.lane FROM {ready} AS r FORCE INDEX ({name:seq}) WHERE r.seq > ? ORDER BY r.seq LIMIT ?
-) AS m
+FROM (` + firstReady + `) AS m
 GROUP BY m.lane
 UNION ALL
 SELECT @@autocommit, l.lane, 0, COALESCE(` + dueSQL + `, 0), TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, ` + servedSQL + `)
 FROM {lane} AS l
-WHERE ` + freeSQL + `
-`
+WHERE ` + freeSQL
 
 const pollSQL = `
 -- When there are more ready rows than were looked at: reads the lane rows, and of each

@@ -61,7 +61,7 @@ func (s *store) Extend(ctx context.Context, db dialect.DB, lease dialect.Lease, 
 
 // Release ends a lease in one statement, or behind the fence where that passes it by.
 func (s *store) Release(ctx context.Context, db dialect.DB, lease dialect.Lease) error {
-	_, done, err := write(ctx, db, s.sql.release, lease.Lane, []byte(lease.Owner), lease.Epoch)
+	done, err := write(ctx, db, s.sql.release, lease.Lane, []byte(lease.Owner), lease.Epoch)
 	if done || err != nil && !isOvertaken(err) {
 		return err
 	}

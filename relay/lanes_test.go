@@ -209,19 +209,24 @@ func TestOverloadedRelayShares(t *testing.T) {
 	})
 }
 
+// hanging is a broker whose calls for some keys only end with their context.
+func hanging(hangs func(key string) bool) *broker {
+	return &broker{answer: func(ctx context.Context, msg relay.Message) error {
+		if hangs(msg.Key) {
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		return nil
+	}}
+}
+
 // A relay whose calls hang gives the lanes back that it keeps.
 func TestHangingRelayKeepsNoLanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory(16)
 		o := m.open(t)
 		var hang sync.Map
-		b := &broker{answer: func(ctx context.Context, msg relay.Message) error {
-			if _, ok := hang.Load(msg.Key); ok {
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			return nil
-		}}
+		b := hanging(func(key string) bool { _, ok := hang.Load(key); return ok })
 		stop := run(t, o, b, relay.Config{Owner: "me", Workers: 2, PublishTimeout: time.Minute, Grace: time.Millisecond})
 		for lane := range 8 {
 			m.enqueue(t, o, outbox.Message{Key: keyIn(lane, 16, 0)})
@@ -254,13 +259,7 @@ func TestLaneKeptLateIsGivenBack(t *testing.T) {
 			}
 		}
 		hangs := keyIn(0, 16, 0)
-		b := &broker{answer: func(ctx context.Context, msg relay.Message) error {
-			if msg.Key == hangs {
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			return nil
-		}}
+		b := hanging(func(key string) bool { return key == hangs })
 		stop := run(t, o, b, relay.Config{Owner: "me", Workers: 1, PublishTimeout: time.Minute, Grace: time.Millisecond})
 		m.enqueue(t, o, outbox.Message{Key: keyIn(5, 16, 0)})
 		o.Wake()

@@ -261,14 +261,12 @@ ORDER BY CASE WHEN l.served_at <= UTC_TIMESTAMP(6) THEN l.served_at ELSE TIMESTA
 LIMIT ?
 
 -- look --
--- What a poll wants to know, outside a transaction, so that it pays one round trip: of the
+-- What a poll wants to know, in one round trip where it needs no transaction: of the
 -- first ready rows above a floor, one range of the index on seq, how many there are of
 -- each lane; and of each free lane whether a parked row is due, by two entries of
 -- parked_due_at, and when it was served. Locks nothing.
 SELECT @@autocommit, m.lane, COUNT(*), 0, NULL
-FROM (
-    SELECT r.lane FROM `Odd "x"`.`order` AS r FORCE INDEX (`order_seq`) WHERE r.seq > ? ORDER BY r.seq LIMIT ?
-) AS m
+FROM (SELECT r.lane, r.seq FROM `Odd "x"`.`order` AS r FORCE INDEX (`order_seq`) WHERE r.seq > ? ORDER BY r.seq LIMIT ?) AS m
 GROUP BY m.lane
 UNION ALL
 SELECT @@autocommit, l.lane, 0, COALESCE(((SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
