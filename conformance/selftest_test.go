@@ -150,6 +150,8 @@ type breach struct {
 	claimsTwice bool
 	// dueUntold polls without a word on parked messages that are due.
 	dueUntold bool
+	// epochUntold polls without a word on the epochs.
+	epochUntold bool
 	// forgets drops what the last owner had in hand when it did not release the lane.
 	forgets bool
 	// ownCount numbers messages by a count of its own, which no rollback takes back.
@@ -238,6 +240,10 @@ var breaches = map[string]breach{
 	// What is due is then left for ever; the scenario that names it asks the poll itself.
 	"due untold": {
 		dueUntold: true, area: "Relay/NewIsClaimableAtOnce",
+		fails: []string{"Relay/NewIsClaimableAtOnce"},
+	},
+	"epoch untold": {
+		epochUntold: true, area: "Relay/NewIsClaimableAtOnce",
 		fails: []string{"Relay/NewIsClaimableAtOnce"},
 	},
 	"forgets crash": {
@@ -354,11 +360,14 @@ func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int
 		lanes, err := s.Store.Poll(ctx, db, owner, limit)
 		for i := range lanes {
 			lanes[i].Due = lanes[i].Due && !s.breach.dueUntold
+			if s.breach.epochUntold {
+				lanes[i].Epoch = 0
+			}
 		}
 		return lanes, err
 	}
-	rows, err := db.QueryContext(ctx, s.sql(`SELECT DISTINCT lane FROM {ready} UNION SELECT lane FROM {parked}
-		WHERE state IN ('scheduled', 'retry') AND available_at <= CAST(unixepoch('subsec') * 1e6 AS INTEGER)`))
+	rows, err := db.QueryContext(ctx, s.sql(`SELECT lane, epoch FROM {lane} WHERE lane IN (SELECT lane FROM {ready} UNION SELECT lane FROM {parked}
+		WHERE state IN ('scheduled', 'retry') AND available_at <= CAST(unixepoch('subsec') * 1e6 AS INTEGER))`))
 	if err != nil {
 		return nil, err
 	}
@@ -366,7 +375,7 @@ func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int
 	var lanes []dialect.Candidate
 	for rows.Next() && len(lanes) < limit {
 		c := dialect.Candidate{Due: true}
-		if err := rows.Scan(&c.Lane); err != nil {
+		if err := rows.Scan(&c.Lane, &c.Epoch); err != nil {
 			return nil, err
 		}
 		lanes = append(lanes, c)

@@ -206,7 +206,13 @@ func claimableAtOnce(t *trial) {
 		if lanes[0].Due {
 			t.error("the poll says that a parked message is due, and there is none")
 		}
+		before := lanes[0].Epoch
 		lease := t.claim("hand")
+		lanes, err = store.Poll(t.ctx, db, "hand", 1)
+		t.must(err, "poll")
+		if len(lanes) != 1 || lanes[0].Epoch != lease.Epoch || lease.Epoch <= before {
+			t.error("the claim has epoch %d, after %d, and the poll says %+v", lease.Epoch, before, lanes)
+		}
 		rows, err := store.Ready(t.ctx, db, 0, 0, dialect.Limit{Rows: 10})
 		t.must(err, "read ready")
 		if len(rows) != 1 {

@@ -219,6 +219,10 @@ type Lease struct {
 // Candidate is a lane in which a poll saw work.
 type Candidate struct {
 	Lane int
+	// Epoch is that of the last claim of the lane, by whomever. A relay that holds the
+	// lane by another one holds it no more: somebody has claimed it since, or the server
+	// that answers has never seen the claim.
+	Epoch int64
 	// Due tells that a parked message is due, which Surface and Due are for. A relay
 	// asks for neither when it is false, until a later poll says otherwise.
 	Due bool

@@ -46,7 +46,7 @@ func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floo
 		if all || err != nil {
 			return err
 		}
-		lanes, err = query(ctx, tx, func(c *dialect.Candidate) []any { return []any{&c.Lane, &c.Due} }, s.sql.poll, []byte(owner), limit)
+		lanes, err = query(ctx, tx, func(c *dialect.Candidate) []any { return []any{&c.Lane, &c.Epoch, &c.Due} }, s.sql.poll, []byte(owner), limit)
 		return err
 	})
 	if err == nil && autocommit {
@@ -62,6 +62,7 @@ const lookFor = 250 * time.Millisecond
 type seen struct {
 	autocommit bool
 	lane       int
+	epoch      int64
 	ready      int64
 	due        bool
 	served     sql.Null[int64]
@@ -71,7 +72,7 @@ type seen struct {
 // that no lane is missed.
 func (s *store) look(ctx context.Context, on querier, owner string, floor int64, limit int) (lanes []dialect.Candidate, all, autocommit bool, err error) {
 	list, err := query(ctx, on, func(l *seen) []any {
-		return []any{&l.autocommit, &l.lane, &l.ready, &l.due, &l.served}
+		return []any{&l.autocommit, &l.lane, &l.epoch, &l.ready, &l.due, &l.served}
 	}, s.sql.look, floor, readyAboveRows, []byte(owner))
 	if err != nil {
 		return nil, false, false, err
@@ -87,7 +88,7 @@ func (s *store) look(ctx context.Context, on querier, owner string, floor int64,
 		return cmp.Or(cmp.Compare(a.served.V, b.served.V), cmp.Compare(a.lane, b.lane))
 	})
 	for _, l := range list[:min(limit, len(list))] {
-		lanes = append(lanes, dialect.Candidate{Lane: l.lane, Due: l.due})
+		lanes = append(lanes, dialect.Candidate{Lane: l.lane, Epoch: l.epoch, Due: l.due})
 	}
 	return lanes, rows < readyAboveRows, autocommit, nil
 }

@@ -244,7 +244,7 @@ func TestPoll(t *testing.T) {
 		f.ok(f.store.Release(t.Context(), f.db, lease))
 		list, err := f.store.Poll(t.Context(), f.db, "me", 9)
 		f.ok(err)
-		f.is("ready, scheduled and retry", list, []dialect.Candidate{{Lane: 0}, {Lane: 1, Due: true}, {Lane: 3, Due: true}})
+		f.is("ready, scheduled and retry", list, []dialect.Candidate{{Lane: 0}, {Lane: 1, Due: true}, {Lane: 3, Epoch: 1, Due: true}})
 		f.is("limit", poll("me", 2), []int{0, 1})
 		lease = f.claim(0, "me")
 		f.settle(lease, dialect.Settlement{})

@@ -78,11 +78,11 @@ const lookSQL = `
 -- first ready rows above a floor, one range of the index on seq, how many there are of
 -- each lane; and of each free lane whether a parked row is due, by two entries of
 -- parked_due_at, and when it was served. Locks nothing.
-SELECT @@autocommit, m.lane, COUNT(*), 0, NULL
+SELECT @@autocommit, m.lane, 0, COUNT(*), 0, NULL
 FROM (` + firstReady + `) AS m
 GROUP BY m.lane
 UNION ALL
-SELECT @@autocommit, l.lane, 0, COALESCE(` + dueSQL + `, 0), TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, ` + servedSQL + `)
+SELECT @@autocommit, l.lane, l.epoch, 0, COALESCE(` + dueSQL + `, 0), TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, ` + servedSQL + `)
 FROM {lane} AS l
 WHERE ` + freeSQL
 
@@ -90,7 +90,7 @@ const pollSQL = `
 -- When there are more ready rows than were looked at: reads the lane rows, and of each
 -- lane one entry of ready's primary key, the newest, because rows deleted but not yet
 -- purged lie at the other end, and two of parked_due_at. Locks nothing.
-SELECT l.lane, COALESCE(` + dueSQL + `, 0)
+SELECT l.lane, l.epoch, COALESCE(` + dueSQL + `, 0)
 FROM {lane} AS l
 WHERE ` + freeSQL + `
   AND (` + readySomeSQL + ` IS NOT NULL

@@ -80,8 +80,8 @@ const dueSQL = `(SELECT /*+ NO_UNNEST INDEX(p (state lane available_at)) */ MIN(
 // pollSQL reads the lane rows, and of each at most one entry of ready's primary key and
 // two of parked_due_at. A time ahead of now is from before the clock was set back.
 const pollSQL = `
-SELECT c.lane, c.due FROM (
-  SELECT l.lane, CASE WHEN ` + dueSQL + ` THEN 1 ELSE 0 END AS due FROM {lane} l
+SELECT c.lane, c.epoch, c.due FROM (
+  SELECT l.lane, l.epoch, CASE WHEN ` + dueSQL + ` THEN 1 ELSE 0 END AS due FROM {lane} l
   WHERE (l.lease_until <= ` + now + ` OR l.owner = ?)
     AND ` + workSQL + `
   ORDER BY CASE WHEN l.served_at <= ` + now + ` THEN l.served_at ELSE ` + epoch + ` END, l.lane

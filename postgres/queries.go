@@ -37,7 +37,7 @@ const pollSQL = `
 -- of parked_due_at. The newest row is looked for first, because the dead
 -- entries of an old snapshot lie at the other end; the floor, $3, keeps the look
 -- above them when there is no row. Locks nothing.
-SELECT l.lane, ` + dueSomeSQL + `
+SELECT l.lane, l.epoch, ` + dueSomeSQL + `
 FROM {lane} AS l
 WHERE (l.lease_until <= statement_timestamp() OR l.owner = $1::text)
   AND ((SELECT r.seq FROM {ready} AS r WHERE r.lane = l.lane AND r.seq > $3::bigint

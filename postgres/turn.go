@@ -22,7 +22,7 @@ func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floo
 	return query(ctx, db, candidate, s.sql.poll, owner, limit, floor)
 }
 
-func candidate(c *dialect.Candidate) []any { return []any{&c.Lane, &c.Due} }
+func candidate(c *dialect.Candidate) []any { return []any{&c.Lane, &c.Epoch, &c.Due} }
 
 // Horizon implements [dialect.Sweeper]. The sequence is read first: whoever was given a
 // seq by then had a transaction number before, and the second statement sees it.

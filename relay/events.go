@@ -87,7 +87,8 @@ type (
 		Lane, Messages int
 		Err            error
 	}
-	// LeaseLost is a lane that another relay took or may have taken. Accepted
+	// LeaseLost is a lane that another relay took or may have taken, while this one worked
+	// in it or kept it. Accepted
 	// messages that were not settled will be published again by the new owner.
 	LeaseLost struct {
 		Lane     int

@@ -3,6 +3,7 @@ package relay_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -153,12 +154,165 @@ func TestKeptLaneIsReleased(t *testing.T) {
 				t.Errorf("%d lanes are kept by a relay whose poll has failed", n)
 			}
 		},
+		"after a horizon that failed": func(t *testing.T, m *memory, o *outbox.Outbox) {
+			broken := false
+			m.fail = func(op string) error {
+				if broken && op == "horizon" {
+					broken = false
+					return classError(dialect.OutcomeUnknown)
+				}
+				return nil
+			}
+			defer run(t, o, &broker{}, relay.Config{Owner: "me", PollMin: 400 * time.Millisecond, PollMax: 2 * time.Second})()
+			m.enqueue(t, o, outbox.Message{Key: keyIn(3, 16, 0)})
+			o.Wake()
+			time.Sleep(300 * time.Millisecond) // until another horizon is due
+			if n := m.owners()["me"]; n != 1 {
+				t.Errorf("%d lanes are kept", n)
+			}
+			m.mu.Lock()
+			broken = true
+			m.mu.Unlock()
+			o.Wake()
+			time.Sleep(10 * time.Millisecond)
+			if n := m.owners()["me"]; n != 0 {
+				t.Errorf("%d lanes are kept by a relay that may have another server before it", n)
+			}
+		},
+		"when little of its lease is left": func(t *testing.T, m *memory, o *outbox.Outbox) {
+			m.after = func(op string) {
+				if op == "settle and archive" {
+					time.Sleep(1900 * time.Millisecond) // it is renewed after 1 s, and would be after 2
+				}
+			}
+			defer run(t, o, &broker{}, relay.Config{Owner: "me", Lease: 3 * time.Second, PollMax: time.Second})()
+			m.enqueue(t, o, outbox.Message{Key: keyIn(3, 16, 0)})
+			o.Wake()
+			time.Sleep(1950 * time.Millisecond)
+			if n := m.owners()["me"]; n != 0 {
+				t.Errorf("%d lanes are kept after a settle that took two thirds of the lease", n)
+			}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newMemory(16)
 				o := m.open(t)
 				end(t, m, o)
+				if got := m.owners(); len(got) != 0 {
+					t.Errorf("lanes held after: %v", got)
+				}
+			})
+		})
+	}
+}
+
+// What comes to a lane while it is given back is not left until the next poll.
+func TestMessageDuringRelease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(16)
+		o := m.open(t)
+		releasing := make(chan bool, 9)
+		m.after = func(op string) {
+			if op == "release" {
+				releasing <- true
+				time.Sleep(300 * time.Millisecond)
+			}
+		}
+		b := &broker{}
+		stop := run(t, o, b, relay.Config{Owner: "me", PollMin: 2 * time.Second, PollMax: 2 * time.Second})
+		m.enqueue(t, o, outbox.Message{Key: keyIn(3, 16, 0)})
+		o.Wake()
+		<-releasing
+		m.enqueue(t, o, outbox.Message{Key: keyIn(3, 16, 1)})
+		o.Wake()
+		time.Sleep(310 * time.Millisecond)
+		if n := len(b.got()); n != 2 {
+			t.Errorf("%d of 2 messages published when the lane was free again", n)
+		}
+		stop()
+	})
+}
+
+// A kept lane's lease is renewed while there is time for another try.
+func TestKeptLaneIsRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(16)
+		o := m.open(t)
+		var extended []time.Time
+		m.fail = func(op string) error {
+			if op == "extend" {
+				extended = append(extended, time.Now())
+			}
+			return nil
+		}
+		b := &broker{answer: func(_ context.Context, got relay.Message) error {
+			if got.Topic == "slow" {
+				time.Sleep(4 * time.Second)
+			}
+			return nil
+		}}
+		stop := run(t, o, b, relay.Config{Owner: "me", Lease: 9 * time.Second, PollMax: 3 * time.Second})
+		key := keyIn(3, 16, 0)
+		m.enqueue(t, o, outbox.Message{Key: key})
+		o.Wake()
+		settled := time.Now()
+		time.Sleep(2500 * time.Millisecond)
+		m.enqueue(t, o, outbox.Message{Key: key, Topic: "slow"})
+		o.Wake()
+		time.Sleep(4 * time.Second)
+		stop()
+		if len(extended) == 0 || extended[0].Sub(settled) > 5*time.Second {
+			t.Errorf("a lease of 9 s, taken up after 2.5, that began at %v, was renewed at %v", settled, extended)
+		}
+	})
+}
+
+// A kept lane whose claim is gone, as after a failover that breaks no connection, is claimed
+// before anything is published there.
+func TestKeptLaneIsLost(t *testing.T) {
+	for name, lose := range map[string]func(l *memoryLane){
+		"a server that never saw the claim": func(l *memoryLane) { *l = memoryLane{epoch: l.epoch - 1} },
+		"another owner since":               func(l *memoryLane) { *l = memoryLane{epoch: l.epoch + 1} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory(16)
+				o := m.open(t)
+				e, ops := &events{}, countOps(m)
+				b := &broker{}
+				m.horizon = func() dialect.Horizon { return dialect.Horizon{Newest: m.seq, Begun: 1, Running: 1} }
+				stop := run(t, o, b, relay.Config{Owner: "me", Observer: e, PollMax: 5 * time.Second})
+				put := func(lane int) {
+					m.enqueue(t, o, outbox.Message{Key: keyIn(lane, 16, 0)})
+					o.Wake()
+					time.Sleep(100 * time.Millisecond)
+				}
+				put(2)
+				put(3)
+				for range 4 { // until the floor has followed
+					o.Wake()
+					time.Sleep(300 * time.Millisecond)
+				}
+				ops.take()
+				m.mu.Lock()
+				floor := slices.Max(m.floors)
+				lose(&m.lanes[3])
+				m.mu.Unlock()
+				put(3)
+				if got := m.owners()["me"]; floor == 0 || got != 1 || m.floors[len(m.floors)-1] != 0 {
+					t.Errorf("%d lanes are held, and polls are above %d after %d: the server may be another one", got, m.floors[len(m.floors)-1], floor)
+				}
+				stop()
+				if n := len(b.got()); n != 3 {
+					t.Errorf("3 messages were published %d times", n)
+				}
+				if got := ops.take(); got["claim"] != 1 || got["settle and archive"] != 1 {
+					t.Errorf("for a message in the lane that was lost: %v", got)
+				}
+				if n := count[relay.LeaseLost](e); n != 1 {
+					t.Errorf("a lane was lost %d times", n)
+				}
 				if got := m.owners(); len(got) != 0 {
 					t.Errorf("lanes held after: %v", got)
 				}

@@ -180,7 +180,7 @@ func (m *memory) PollAbove(ctx context.Context, _ dialect.DB, owner string, floo
 	var lanes []dialect.Candidate
 	for lane := range m.lanes {
 		if m.free(lane, owner) && m.work(lane, floor) {
-			lanes = append(lanes, dialect.Candidate{Lane: lane, Due: m.due(lane)})
+			lanes = append(lanes, dialect.Candidate{Lane: lane, Epoch: m.lanes[lane].epoch, Due: m.due(lane)})
 		}
 	}
 	slices.SortStableFunc(lanes, func(a, b dialect.Candidate) int {

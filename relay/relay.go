@@ -32,8 +32,9 @@ type Relay struct {
 	down        *breakers // by destination: unavailable as a whole
 	slow        *breakers // by topic: publishes time out, or it alone is unavailable
 	woken       chan struct{}
-	floors      floors      // the dispatcher's
-	shaken      atomic.Bool // an operation on the database failed
+	floors      floors        // the dispatcher's
+	polling     time.Duration // what the last poll took; the dispatcher's
+	shaken      atomic.Bool   // an operation on the database failed
 	suspects    suspects
 	arrivals    arrivals
 	lanes       *lanes
@@ -224,7 +225,7 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 		case busy == 0 && r.cfg.UntilEmpty && r.empty(ctx):
 			return
 		default:
-			wait = jitter(pause)
+			wait = max(jitter(pause), min(pollShare*r.polling, pollShareMost))
 			pause = min(pause*2, r.cfg.PollMax)
 		}
 		next := time.Now().Add(wait)
@@ -250,6 +251,13 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 		}
 	}
 }
+
+// A pause is at least so many times as long as the poll before it took, or relays with
+// nothing to do would hold up those that have; but no longer than that for this reason.
+const (
+	pollShare     = 10
+	pollShareMost = 250 * time.Millisecond
+)
 
 // await waits for a worker. When that takes long this relay has more to do than it can,
 // and others shall have the lanes that are kept.
@@ -290,7 +298,8 @@ func (r *Relay) claimEach(ctx, work context.Context, n int, yield func(lease) bo
 		r.erred(ctx, "poll", err)
 		return
 	}
-	r.observe(Polled{Lanes: len(lanes), Took: time.Since(began)})
+	r.polling = time.Since(began)
+	r.observe(Polled{Lanes: len(lanes), Took: r.polling})
 	// Relays that polled at the same moment got the same lanes: shuffle, so
 	// that they do not all try them in the same order.
 	rand.Shuffle(len(lanes), func(i, j int) { lanes[i], lanes[j] = lanes[j], lanes[i] })
@@ -302,6 +311,14 @@ func (r *Relay) claimEach(ctx, work context.Context, n int, yield func(lease) bo
 		l, kept, ok := r.lanes.take(candidate.Lane, polled, r.cfg.Lease/2)
 		if !ok {
 			continue
+		}
+		if kept && l.Epoch != candidate.Epoch {
+			// Another owner had it since, or it is another server, which has lost our claim:
+			// what was known of the one before does not count.
+			r.observe(LeaseLost{Lane: l.Lane, Epoch: l.Epoch})
+			r.shaken.Store(true)
+			r.lanes.shake()
+			kept, floor = false, 0
 		}
 		if !kept {
 			if l, ok, err = r.claimOne(work, candidate.Lane); err != nil || !ok {

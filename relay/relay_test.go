@@ -1372,3 +1372,37 @@ func TestPurgeKeepsPartitions(t *testing.T) {
 		})
 	}
 }
+
+// A relay that finds nothing leaves a server that is slow in peace, but not
+// for long.
+func TestSlowPollsAreRare(t *testing.T) {
+	for name, c := range map[string]struct {
+		took, pollMax time.Duration
+		least, most   int // polls in ten seconds
+	}{
+		"fast":   {0, time.Second, 200, 400},
+		"slow":   {15 * time.Millisecond, time.Second, 90, 120},
+		"slower": {100 * time.Millisecond, 50 * time.Millisecond, 28, 60},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory(16)
+				m.after = func(op string) {
+					if op == "poll" {
+						time.Sleep(c.took)
+					}
+				}
+				o, e := m.open(t), &events{}
+				stop := run(t, o, &broker{}, relay.Config{Observer: e, PollMin: 5 * time.Millisecond, PollMax: c.pollMax})
+				for range 50 {
+					o.Wake() // for what another relay was faster at
+					time.Sleep(200 * time.Millisecond)
+				}
+				stop()
+				if n := count[relay.Polled](e); n < c.least || n > c.most {
+					t.Errorf("%d polls in ten seconds, want %d to %d", n, c.least, c.most)
+				}
+			})
+		})
+	}
+}

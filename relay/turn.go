@@ -250,10 +250,14 @@ func (t *turn) settle(s dialect.Settlement, b *batch) bool {
 // renew extends the lease until ctx ends, and cancels publishing when it is
 // lost, or may be because no renewal got through in time.
 func (t *turn) renew(ctx context.Context, cancel context.CancelCauseFunc) {
-	every := t.cfg.Lease / 3
+	every := time.Until(t.validUntil()) / 3 // of a lane that was kept, less than a lease is left
 	for sleep(ctx, every) {
 		began := time.Now()
-		call, done := context.WithTimeout(ctx, t.cfg.Lease/3) // time enough to connect anew
+		most := t.cfg.Lease / 3 // time enough to connect anew
+		if left := time.Until(t.validUntil()); left > 0 {
+			most = min(most, left/2) // and to try again
+		}
+		call, done := context.WithTimeout(ctx, most)
 		ok, err := t.store.Extend(call, t.db, t.lease, t.cfg.Lease)
 		done()
 		switch {

@@ -68,12 +68,12 @@ func TestPollFindsWork(t *testing.T) {
 	e.due()
 	lanes, err := e.store.Poll(e.ctx, e.db, owner, 10)
 	e.must(err)
-	e.equal(lanes, []dialect.Candidate{{Lane: 3, Due: true}, {Lane: 0, Due: true}}, "when the retry is due")
+	e.equal(lanes, []dialect.Candidate{{Lane: 3, Due: true}, {Lane: 0, Epoch: 2, Due: true}}, "when the retry is due")
 	e.insert(in(0), in(2))
 	e.claim(2)
 	lanes, err = e.store.Poll(e.ctx, e.db, owner, 10)
 	e.must(err)
-	e.equal(lanes, []dialect.Candidate{{Lane: 3, Due: true}, {Lane: 0, Due: true}, {Lane: 2}}, "with ready messages beside")
+	e.equal(lanes, []dialect.Candidate{{Lane: 3, Due: true}, {Lane: 0, Epoch: 2, Due: true}, {Lane: 2, Epoch: 2}}, "with ready messages beside")
 }
 
 func TestPending(t *testing.T) {

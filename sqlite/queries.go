@@ -74,7 +74,7 @@ const dueSQL = `EXISTS (SELECT 1 FROM {parked} AS p
 // clock was set back. It reads the lane table, and for each lane at most one entry of
 // ready_lane and two of parked_due.
 const pollSQL = `
-SELECT l.lane, ` + dueSQL + ` FROM {lane} AS l
+SELECT l.lane, l.epoch, ` + dueSQL + ` FROM {lane} AS l
 WHERE (l.lease_until <= ` + now + ` OR l.owner = ?1)
   AND (EXISTS (SELECT 1 FROM {ready} AS r WHERE r.lane = l.lane)
     OR ` + dueSQL + `)

@@ -354,7 +354,7 @@ func insert(ctx context.Context, tx dialect.Tx, statement, row string, columns i
 func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) (lanes []dialect.Candidate, err error) {
 	err = query(ctx, db, func(rows *sql.Rows) (bool, error) {
 		var c dialect.Candidate
-		if err := rows.Scan(&c.Lane, &c.Due); err != nil {
+		if err := rows.Scan(&c.Lane, &c.Epoch, &c.Due); err != nil {
 			return false, err
 		}
 		lanes = append(lanes, c)

@@ -143,7 +143,7 @@ var pollSQL = `
 -- rows lie at the other end. What is locked is passed by: a lane whose owner is settling
 -- is not free, and a row that is not committed is not ready. A time ahead of now is from
 -- before the clock was set back.
-SELECT TOP (@p2) l.lane, CASE WHEN ` + someDue(probe("parked_due_at")) + ` THEN 1 ELSE 0 END
+SELECT TOP (@p2) l.lane, l.epoch, CASE WHEN ` + someDue(probe("parked_due_at")) + ` THEN 1 ELSE 0 END
 FROM {lane} AS l WITH (` + probePast + `)
 WHERE (l.lease_until <= ` + now + ` OR l.owner = @p1)
   AND (` + someReady(probePK) + ` > 0

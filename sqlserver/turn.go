@@ -20,7 +20,7 @@ func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int
 	return lanes, err
 }
 
-func candidate(c *dialect.Candidate) []any { return []any{&c.Lane, &c.Due} }
+func candidate(c *dialect.Candidate) []any { return []any{&c.Lane, &c.Epoch, &c.Due} }
 
 // Pending tells whether there is work, and whether others are at it.
 func (s *store) Pending(ctx context.Context, db dialect.DB, owner string) (work, held bool, err error) {

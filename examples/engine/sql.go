@@ -64,7 +64,7 @@ func render(r func(text string) string) statements {
 			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, {now}, ?, 'scheduled', 0, 0, {now} + ?, '', {now})`),
 
 		// One entry of ready_by_lane and two of parked_by_time for each lane.
-		poll: r(`SELECT l.lane, ` + due + ` FROM {lane} AS l
+		poll: r(`SELECT l.lane, l.epoch, ` + due + ` FROM {lane} AS l
 			WHERE (l.lease_until <= {now} OR l.owner = ?1) AND (` + work + `)
 			ORDER BY l.served_at, l.lane LIMIT ?2`),
 		pending: r(`SELECT EXISTS (SELECT 1 FROM {lane} AS l WHERE ` + work + `),

@@ -47,7 +47,7 @@ func (s *store) Insert(ctx context.Context, tx dialect.Tx, messages []dialect.Me
 // Poll implements [dialect.Lanes].
 func (s *store) Poll(ctx context.Context, db dialect.DB, owner string, limit int) ([]dialect.Candidate, error) {
 	return query(ctx, db, func(rows *sql.Rows) (c dialect.Candidate, err error) {
-		err = rows.Scan(&c.Lane, &c.Due)
+		err = rows.Scan(&c.Lane, &c.Epoch, &c.Due)
 		return c, err
 	}, s.sql.poll, owner, limit)
 }

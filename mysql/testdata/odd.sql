@@ -245,7 +245,7 @@ COMMIT;
 -- When there are more ready rows than were looked at: reads the lane rows, and of each
 -- lane one entry of ready's primary key, the newest, because rows deleted but not yet
 -- purged lie at the other end, and two of parked_due_at. Locks nothing.
-SELECT l.lane, COALESCE(((SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
+SELECT l.lane, l.epoch, COALESCE(((SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
          WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
     OR (SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
          WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)), 0)
@@ -265,11 +265,11 @@ LIMIT ?
 -- first ready rows above a floor, one range of the index on seq, how many there are of
 -- each lane; and of each free lane whether a parked row is due, by two entries of
 -- parked_due_at, and when it was served. Locks nothing.
-SELECT @@autocommit, m.lane, COUNT(*), 0, NULL
+SELECT @@autocommit, m.lane, 0, COUNT(*), 0, NULL
 FROM (SELECT r.lane, r.seq FROM `Odd "x"`.`order` AS r FORCE INDEX (`order_seq`) WHERE r.seq > ? ORDER BY r.seq LIMIT ?) AS m
 GROUP BY m.lane
 UNION ALL
-SELECT @@autocommit, l.lane, 0, COALESCE(((SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
+SELECT @@autocommit, l.lane, l.epoch, 0, COALESCE(((SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
          WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)
     OR (SELECT p.available_at FROM `Odd "x"`.`order_parked` AS p FORCE INDEX (`order_parked_due_at`)
          WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.lane, p.available_at LIMIT 1) <= UTC_TIMESTAMP(6)), 0), TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', CASE WHEN l.served_at <= UTC_TIMESTAMP(6) THEN l.served_at ELSE TIMESTAMP'1970-01-01 00:00:00' END)

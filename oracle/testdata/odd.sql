@@ -281,8 +281,8 @@ COMMIT;
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED
 
 -- poll --
-SELECT c.lane, c.due FROM (
-  SELECT l.lane, CASE WHEN (SELECT /*+ NO_UNNEST INDEX(p (state lane available_at)) */ MIN(p.available_at) FROM "Odd x"."ORDER_PARKED" p
+SELECT c.lane, c.epoch, c.due FROM (
+  SELECT l.lane, l.epoch, CASE WHEN (SELECT /*+ NO_UNNEST INDEX(p (state lane available_at)) */ MIN(p.available_at) FROM "Odd x"."ORDER_PARKED" p
          WHERE p.state = 2 AND p.lane = l.lane) <= SYS_EXTRACT_UTC(SYSTIMESTAMP)
     OR (SELECT /*+ NO_UNNEST INDEX(p (state lane available_at)) */ MIN(p.available_at) FROM "Odd x"."ORDER_PARKED" p
          WHERE p.state = 1 AND p.lane = l.lane) <= SYS_EXTRACT_UTC(SYSTIMESTAMP) THEN 1 ELSE 0 END AS due FROM "Odd x"."ORDER_LANE" l

@@ -250,7 +250,7 @@ UPDATE "outbox_meta" SET version = 3;
 -- of parked_due_at. The newest row is looked for first, because the dead
 -- entries of an old snapshot lie at the other end; the floor, $3, keeps the look
 -- above them when there is no row. Locks nothing.
-SELECT l.lane, ((SELECT p.pos FROM "outbox_parked" AS p WHERE p.lane = l.lane AND p.state = 'retry'
+SELECT l.lane, l.epoch, ((SELECT p.pos FROM "outbox_parked" AS p WHERE p.lane = l.lane AND p.state = 'retry'
           AND p.available_at <= statement_timestamp()
         ORDER BY p.available_at LIMIT 1) IS NOT NULL
     OR (SELECT p.pos FROM "outbox_parked" AS p WHERE p.lane = l.lane AND p.state = 'scheduled'

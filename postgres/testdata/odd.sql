@@ -252,7 +252,7 @@ UPDATE "Odd ""x"""."order_meta" SET version = 3;
 -- of parked_due_at. The newest row is looked for first, because the dead
 -- entries of an old snapshot lie at the other end; the floor, $3, keeps the look
 -- above them when there is no row. Locks nothing.
-SELECT l.lane, ((SELECT p.pos FROM "Odd ""x"""."order_parked" AS p WHERE p.lane = l.lane AND p.state = 'retry'
+SELECT l.lane, l.epoch, ((SELECT p.pos FROM "Odd ""x"""."order_parked" AS p WHERE p.lane = l.lane AND p.state = 'retry'
           AND p.available_at <= statement_timestamp()
         ORDER BY p.available_at LIMIT 1) IS NOT NULL
     OR (SELECT p.pos FROM "Odd ""x"""."order_parked" AS p WHERE p.lane = l.lane AND p.state = 'scheduled'

@@ -242,7 +242,7 @@ INSERT INTO "outbox_parked" (lane, id, topic, key, key_hash, type, content_type,
 VALUES;
 
 -- poll
-SELECT l.lane, EXISTS (SELECT 1 FROM "outbox_parked" AS p
+SELECT l.lane, l.epoch, EXISTS (SELECT 1 FROM "outbox_parked" AS p
                WHERE p.lane = l.lane AND p.state IN ('scheduled', 'retry') AND p.available_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)) FROM "outbox_lane" AS l
 WHERE (l.lease_until <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) OR l.owner = ?1)
   AND (EXISTS (SELECT 1 FROM "outbox" AS r WHERE r.lane = l.lane)

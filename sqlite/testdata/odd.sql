@@ -242,7 +242,7 @@ INSERT INTO "order ""x""_parked" (lane, id, topic, key, key_hash, type, content_
 VALUES;
 
 -- poll
-SELECT l.lane, EXISTS (SELECT 1 FROM "order ""x""_parked" AS p
+SELECT l.lane, l.epoch, EXISTS (SELECT 1 FROM "order ""x""_parked" AS p
                WHERE p.lane = l.lane AND p.state IN ('scheduled', 'retry') AND p.available_at <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)) FROM "order ""x""_lane" AS l
 WHERE (l.lease_until <= (CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000) OR l.owner = ?1)
   AND (EXISTS (SELECT 1 FROM "order ""x""" AS r WHERE r.lane = l.lane)

@@ -331,7 +331,7 @@ GRANT SELECT, INSERT, UPDATE ON OBJECT::[outbox_progress] TO outbox_consumer;
 -- rows lie at the other end. What is locked is passed by: a lane whose owner is settling
 -- is not free, and a row that is not committed is not ready. A time ahead of now is from
 -- before the clock was set back.
-SELECT TOP (@p2) l.lane, CASE WHEN (SELECT TOP (1) p.available_at FROM [outbox_parked] AS p WITH (FORCESEEK, INDEX ([outbox_parked_due_at]), READPAST, ROWLOCK, READCOMMITTEDLOCK)
+SELECT TOP (@p2) l.lane, l.epoch, CASE WHEN (SELECT TOP (1) p.available_at FROM [outbox_parked] AS p WITH (FORCESEEK, INDEX ([outbox_parked_due_at]), READPAST, ROWLOCK, READCOMMITTEDLOCK)
          WHERE p.lane = l.lane AND p.state = 'retry' ORDER BY p.available_at) <= CAST(SYSUTCDATETIME() AS datetime2(6))
     OR (SELECT TOP (1) p.available_at FROM [outbox_parked] AS p WITH (FORCESEEK, INDEX ([outbox_parked_due_at]), READPAST, ROWLOCK, READCOMMITTEDLOCK)
          WHERE p.lane = l.lane AND p.state = 'scheduled' ORDER BY p.available_at) <= CAST(SYSUTCDATETIME() AS datetime2(6)) THEN 1 ELSE 0 END
