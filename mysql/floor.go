@@ -35,7 +35,7 @@ func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floo
 			lanes, all, autocommit, err = s.look(ctx, c, owner, floor, limit)
 			return autocommit, err
 		})
-		if ran && all || err != nil {
+		if ran && all && !s.outdated(lanes) || err != nil {
 			return lanes, err
 		}
 	}
@@ -53,6 +53,13 @@ func (s *store) PollAbove(ctx context.Context, db dialect.DB, owner string, floo
 		s.asked.Store(int64(monotonic()))
 	}
 	return lanes, err
+}
+
+// outdated tells whether a lane is seen as it was before it was last claimed here: by a
+// replica that is behind, or by a server that took over and never saw the claim, which a poll
+// in a transaction tells apart.
+func (s *store) outdated(lanes []dialect.Candidate) bool {
+	return slices.ContainsFunc(lanes, func(c dialect.Candidate) bool { return c.Epoch < s.claimed[c.Lane].Load() })
 }
 
 // lookFor is for how long after a poll in a transaction others may do without.

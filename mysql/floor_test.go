@@ -111,6 +111,42 @@ func TestNextSeq(t *testing.T) {
 	}
 }
 
+// TestReadAboveManyRows reads what is ready, whatever is ready in other lanes and whatever the
+// read before has found.
+func TestReadAboveManyRows(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		read := func(lane int, after int64, rows int) []dialect.Row {
+			list, err := f.store.Ready(t.Context(), f.db, lane, after, dialect.Limit{Rows: rows})
+			f.ok(err)
+			return list
+		}
+		for _, n := range []int{0, 249, 250, 1500} {
+			f.clear()
+			f.fill(2, n)
+			for i := range 3 {
+				m := message(fmt.Sprint("x", i), "")
+				m.Lane = 3
+				f.insert(m)
+			}
+			f.fill(1, n/2)
+			for range 3 {
+				f.is(fmt.Sprint("some behind ", n), topics(read(3, 0, 10)), []string{"x0", "x1", "x2"})
+			}
+			for range 3 {
+				f.is(fmt.Sprint("all that is wanted behind ", n), topics(read(3, 0, 2)), []string{"x0", "x1"})
+			}
+			first := read(3, 0, 1)[0].Seq
+			f.is("above the first", topics(read(3, first, 10)), []string{"x1", "x2"})
+			f.is("another lane", len(read(2, 0, 5000)), n)
+			f.is("an empty lane", len(read(0, 0, 10)), 0)
+			f.exec(`DELETE FROM {ready}`)
+			for lane := range lanes {
+				f.is("nothing", len(read(lane, 0, 10)), 0)
+			}
+		}
+	})
+}
+
 // TestPollAboveManyRows does not stop at the first rows above the floor.
 func TestPollAboveManyRows(t *testing.T) {
 	onEach(t, func(t *testing.T, f *fixture) {

@@ -35,7 +35,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -74,7 +73,7 @@ func (engine) Bind(tables dialect.Tables) (dialect.Store, error) {
 	if err := errors.Join(checkName("schema", tables.Schema), checkName("prefix", tables.Prefix)); err != nil {
 		return nil, err
 	}
-	return &store{tables: tables, sql: render(tables), backlog: make([]atomic.Bool, tables.Lanes)}, nil
+	return &store{tables: tables, sql: render(tables)}, nil
 }
 
 func checkName(field, name string) error {

@@ -280,11 +280,10 @@ const (
 	bodyFits = `LENGTH(m.headers) + COALESCE(LENGTH(m.payload), 0) <= ?`
 )
 
-const readyBoundsSQL = `
--- The time, and of the first ready rows above a floor, one range of the index on seq, how
--- many there are, how many in the lane, and the first and the last of these.
-SELECT TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, UTC_TIMESTAMP(6)), COUNT(*), COUNT(CASE WHEN m.lane = ? THEN 1 END),
-    COALESCE(MIN(CASE WHEN m.lane = ? THEN m.seq END), 0), COALESCE(MAX(CASE WHEN m.lane = ? THEN m.seq END), 0)
+const readyCountSQL = `
+-- The time, and how many the first ready rows above a floor are, one range of the index on
+-- seq.
+SELECT TIMESTAMPDIFF(MICROSECOND, ` + epoch + `, UTC_TIMESTAMP(6)), COUNT(*)
 FROM (` + firstReady + `) AS m`
 
 // readyColumns are what a ready message is read by. Whether the key is blocked is one
@@ -302,7 +301,7 @@ const readySQL = `
 -- One range of ready's primary key.
 SELECT ` + readyColumns + `
 FROM {ready} AS m FORCE INDEX (PRIMARY)
-WHERE m.lane = ? AND m.seq BETWEEN ? AND ?
+WHERE m.lane = ? AND m.seq >= ?
 ORDER BY m.seq
 LIMIT ?`
 
@@ -813,7 +812,7 @@ type statements struct {
 	claim, own, fence, extend, release, end             string
 	insert, schedule                                    string
 	dueScheduled, surface, surfacedTwice, deleteParked  string
-	readyBounds, ready, readyFew                        string
+	readyCount, ready, readyFew                         string
 	readyBodies, parkedBodies                           string
 	dueHeads, dueBarrier, dueHeld, readParked           string
 	settle, keysOfReady, keysOfParked                   string
@@ -849,7 +848,7 @@ func render(t dialect.Tables) statements {
 		fence: x(fenceSQL), extend: x(extendSQL), release: x(releaseSQL), end: x(endSQL),
 		insert: x(insertSQL), schedule: x(scheduleSQL),
 		dueScheduled: x(dueScheduledSQL), surface: x(surfaceSQL), surfacedTwice: x(surfacedTwiceSQL), deleteParked: x(deleteParkedSQL),
-		readyBounds: x(readyBoundsSQL), ready: x(readySQL), readyFew: x(readyFewSQL), readyBodies: x(readyBodiesSQL), parkedBodies: x(parkedBodiesSQL),
+		readyCount: x(readyCountSQL), ready: x(readySQL), readyFew: x(readyFewSQL), readyBodies: x(readyBodiesSQL), parkedBodies: x(parkedBodiesSQL),
 		dueHeads: x(dueHeadsSQL), dueBarrier: x(dueBarrierSQL), dueHeld: x(dueHeldSQL), readParked: x(readParkedSQL),
 		settle: x(settleSQL), keysOfReady: x(keysOfReadySQL), keysOfParked: x(keysOfParkedSQL),
 		archiveReady: x(archiveReadySQL), archiveOne: x(archiveOneSQL), archiveParked: x(archiveParkedSQL), fail: x(failSQL), failParked: x(failParkedSQL), hold: x(holdSQL),

@@ -20,9 +20,10 @@ type store struct {
 	// asked is when a poll last was a transaction, by monotonic; 0 where sessions do not
 	// commit by themselves.
 	asked atomic.Int64
-	// backlog tells of each lane that its last read found more ready rows, of any lane,
-	// than are looked at.
-	backlog []atomic.Bool
+	// last tells what the last read of each lane found, and claimed the epoch of its last
+	// claim here. Of any lane, for somebody may give the schema more of them.
+	last    [dialect.MaxLanes]atomic.Int32
+	claimed [dialect.MaxLanes]atomic.Int64
 }
 
 var (

@@ -36,6 +36,7 @@ func (s *store) Claim(ctx context.Context, db dialect.DB, lane int, owner string
 	if !ok {
 		return 0, false, err
 	}
+	s.claimed[lane].Store(epoch + 1)
 	return epoch + 1, true, nil
 }
 
@@ -173,38 +174,68 @@ func (b *budget) spend(size int64) {
 	b.bytes -= size
 }
 
-// Ready reads a batch from one snapshot. When few rows are ready one statement finds the
-// lane's. Otherwise the first one tells where these are, and the second one reads them.
+// What a lane's last read tells of the next one.
+const (
+	few  = iota // fewer rows than readyAboveRows were ready in all lanes, or none was read yet
+	many        // there were more, in all lanes
+	full        // the lane's own were as many as were wanted
+)
+
+// Ready reads a batch from one snapshot. Where few rows are ready in all lanes, one statement
+// finds the lane's among them. Where there are more, a range of the lane is read: it walks over
+// what was deleted there and is not yet purged, but, unless it is short, not over what was
+// deleted in the other lanes.
 func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64, limit dialect.Limit) (rows []dialect.Row, err error) {
 	fits := inlined(limit)
 	err = read(ctx, db, func(tx *sql.Tx) error {
-		if !s.backlog[lane].Load() {
-			u, b := unpacker{lane: lane, few: true}, newBudget(limit)
-			rows, err = u.all(ctx, tx, b, s.sql.readyBodies,
-				s.sql.readyFew, lane, fits, fits, fits, after, readyAboveRows, after, readyAboveRows, lane, limit.Rows)
-			if err != nil || len(rows) > 0 && (u.there < readyAboveRows || !b.left()) {
+		last := s.last[lane].Load()
+		from, now, there := after+1, int64(0), int64(readyAboveRows)
+		count := func() error {
+			_, err := query1(ctx, tx, []any{&now, &there}, s.sql.readyCount, after, readyAboveRows)
+			return err
+		}
+		if last == many {
+			if err := count(); err != nil {
 				return err
 			}
 		}
-		var now, there, own, first, last int64
-		if _, err := query1(ctx, tx, []any{&now, &there, &own, &first, &last}, s.sql.readyBounds, lane, lane, lane, after, readyAboveRows); err != nil {
+		if last == few || there < readyAboveRows {
+			u, b := unpacker{lane: lane, few: true}, newBudget(limit)
+			rows, err = u.all(ctx, tx, b, s.sql.readyBodies,
+				s.sql.readyFew, lane, fits, fits, fits, after, readyAboveRows, after, readyAboveRows, lane, limit.Rows)
+			if err != nil {
+				return err
+			}
+			if len(rows) > 0 {
+				from, now, there = rows[0].Seq, u.now, u.there
+			} else if last == few {
+				if err := count(); err != nil {
+					return err
+				}
+			}
+			if there < readyAboveRows || !b.left() {
+				s.last[lane].Store(few)
+				return nil
+			}
+		}
+		if now == 0 {
+			if _, err := query1(ctx, tx, []any{&now}, clockSQL); err != nil {
+				return err
+			}
+		}
+		u, b := unpacker{lane: lane, now: now}, newBudget(limit)
+		if last == full {
+			u.rows = make([]dialect.Row, 0, min(limit.Rows, 1000))
+		}
+		if rows, err = u.all(ctx, tx, b, s.sql.readyBodies, s.sql.ready, lane, fits, fits, fits, lane, from, limit.Rows); err != nil {
 			return err
 		}
-		all := there < readyAboveRows
-		s.backlog[lane].Store(!all)
-		from, to, most := after+1, int64(math.MaxInt64), limit.Rows
-		switch {
-		case all && own == 0:
-			rows = nil
-			return nil
-		case all || own >= int64(limit.Rows):
-			from, to = first, last // there is nothing else between them
-			most = min(most, int(own))
+		if b.left() {
+			s.last[lane].Store(many)
+		} else {
+			s.last[lane].Store(full)
 		}
-		u := unpacker{lane: lane, now: now, rows: make([]dialect.Row, 0, most)}
-		rows, err = u.all(ctx, tx, newBudget(limit), s.sql.readyBodies,
-			s.sql.ready, lane, fits, fits, fits, lane, from, to, limit.Rows)
-		return err
+		return nil
 	})
 	return rows, err
 }

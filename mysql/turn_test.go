@@ -55,3 +55,39 @@ func TestTurn(t *testing.T) {
 		f.is("extended after release", ok, false)
 	})
 }
+
+// TestOutdatedPoll: a look outside a transaction may have come to a replica that has not seen
+// the claim; one in a transaction comes to the server that was claimed from.
+func TestOutdatedPoll(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		f.run(keyIn(0), 1)
+		db := f.open(f.dsn)
+		db.SetMaxOpenConns(1) // its session counts what it begins
+		begun := func() (n int64) {
+			var name string
+			f.ok(db.QueryRowContext(t.Context(), `SHOW SESSION STATUS LIKE 'Com_begin'`).Scan(&name, &n))
+			return n
+		}
+		poll := func() (transactions int64) {
+			before := begun()
+			lanes, err := f.store.Poll(t.Context(), db, "me", 10)
+			f.ok(err)
+			f.is("lanes", len(lanes), 1)
+			return begun() - before
+		}
+		f.claim(1, "me")
+		f.await("a poll alone, as soon after one in a transaction", func() bool { return poll() == 0 })
+		f.exec(`UPDATE {lane} SET epoch = 0 WHERE lane = 1`)
+		f.is("transactions for a lane as it was before the claim", poll(), int64(1))
+	})
+}
+
+// TestLaneBeyond: a poll tells of the lanes that the table has, which may be more by now than
+// the relay was told of.
+func TestLaneBeyond(t *testing.T) {
+	onEach(t, func(t *testing.T, f *fixture) {
+		rows, err := f.store.Ready(t.Context(), f.db, dialect.MaxLanes-1, 0, dialect.Limit{Rows: 10})
+		f.ok(err)
+		f.is("rows", len(rows), 0)
+	})
+}

@@ -373,11 +373,10 @@ DELETE p FROM JSON_TABLE(?, '$[*]' COLUMNS (nth FOR ORDINALITY, place BIGINT PAT
 STRAIGHT_JOIN `Odd "x"`.`order_parked` AS p FORCE INDEX (PRIMARY) ON p.pos = n.place AND p.id = UNHEX(n.id)
 WHERE p.lane = ?
 
--- readyBounds --
--- The time, and of the first ready rows above a floor, one range of the index on seq, how
--- many there are, how many in the lane, and the first and the last of these.
-SELECT TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6)), COUNT(*), COUNT(CASE WHEN m.lane = ? THEN 1 END),
-    COALESCE(MIN(CASE WHEN m.lane = ? THEN m.seq END), 0), COALESCE(MAX(CASE WHEN m.lane = ? THEN m.seq END), 0)
+-- readyCount --
+-- The time, and how many the first ready rows above a floor are, one range of the index on
+-- seq.
+SELECT TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6)), COUNT(*)
 FROM (SELECT r.lane, r.seq FROM `Odd "x"`.`order` AS r FORCE INDEX (`order_seq`) WHERE r.seq > ? ORDER BY r.seq LIMIT ?) AS m
 
 -- ready --
@@ -394,7 +393,7 @@ SELECT m.seq,
     CONCAT(m.id, m.topic), m.`key`, m.key_hash, m.type, NULLIF(m.content_type, 'application/json'), COALESCE(m.revision, 0), m.replay,
     TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', m.created_at), TIMESTAMPDIFF(MICROSECOND, m.created_at, m.ready_at)
 FROM `Odd "x"`.`order` AS m FORCE INDEX (PRIMARY)
-WHERE m.lane = ? AND m.seq BETWEEN ? AND ?
+WHERE m.lane = ? AND m.seq >= ?
 ORDER BY m.seq
 LIMIT ?
 
