@@ -73,3 +73,6 @@ func ReadByColumns(ctx context.Context, bound dialect.Store, db dialect.DB, lane
 func ReadPacked(ctx context.Context, bound dialect.Store, db dialect.DB, lane int, after int64, limit dialect.Limit) ([]dialect.Row, bool, error) {
 	return bound.(*store).readPacked(ctx, db, lane, after, limit)
 }
+
+// Unpackable is how many reads need not try to be packed; below 0 none.
+func Unpackable(bound dialect.Store) int64 { return bound.(*store).unpackable.Load() }

@@ -109,3 +109,18 @@ func TestReadUnpacked(t *testing.T) {
 		}
 	})
 }
+
+// TestUnpackableIsRemembered: after a read that could not be packed, sixteen do not try.
+func TestUnpackableIsRemembered(t *testing.T) {
+	e := fresh(t, 1)
+	large := samples(e)[:2]
+	large[1].Payload = make([]byte, 4096)
+	e.insert(large...)
+	for left := int64(16); left >= 0; left-- {
+		e.equal(len(e.ready(0)), 2, "messages")
+		e.equal(sqlite.Unpackable(e.store), left, "reads by columns to come")
+	}
+	e.exec(`UPDATE {ready} SET payload = x'' WHERE octet_length(payload) = 4096`)
+	e.equal(len(e.ready(0)), 2, "messages")
+	e.equal(sqlite.Unpackable(e.store) < 0, true, "reads are packed again")
+}

@@ -117,7 +117,9 @@ func quote(name string) string {
 // &sql.TxOptions{ReadOnly: true} to BeginTx for a transaction that only reads, so
 // that it takes no lock.
 //
-// Path is a path, not a DSN: any character of it may be in the name of the file.
+// Path is a path, not a DSN: any character of it may be in the name of the file. One that
+// begins with "sqlite:", as the command's DSN does, is refused; "./" before it says that it
+// is meant.
 // ":memory:" makes a private database of one connection, for tests and examples;
 // there, use of the pool inside an open transaction waits forever.
 //
@@ -141,6 +143,7 @@ func Open(path string) (*sql.DB, error) {
 
 const (
 	memory      = ":memory:"
+	scheme      = "sqlite:" // of the command's DSN
 	busyTimeout = 10 * time.Second
 )
 
@@ -176,6 +179,9 @@ func dsn(path string) (string, error) {
 		return "file:" + memory + settings, nil
 	case path == "":
 		return "", fmt.Errorf("sqlite: path is empty: name the database file")
+	case strings.HasPrefix(path, scheme):
+		return "", fmt.Errorf("sqlite: path %q begins as a DSN does: give the path alone, %q, or %q for a file of that name",
+			path, strings.TrimPrefix(path, scheme), "./"+path)
 	case strings.ContainsRune(path, 0):
 		return "", fmt.Errorf("sqlite: path %q contains a NUL character: remove it", path)
 	}

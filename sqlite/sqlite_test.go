@@ -189,3 +189,19 @@ func TestOpenRaced(t *testing.T) {
 		}
 	}
 }
+
+// TestOpenIsAPath: the command's DSN, as a path, would be a file of a strange name.
+func TestOpenIsAPath(t *testing.T) {
+	if _, err := sqlite.Open("sqlite:app.db"); err == nil || !strings.Contains(err.Error(), `give the path alone, "app.db"`) {
+		t.Error(err)
+	}
+	t.Chdir(t.TempDir())
+	db, err := sqlite.Open("./sqlite:app.db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if err := db.PingContext(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -314,6 +314,9 @@ func TestMigrate(t *testing.T) {
 	if n := s.status("lanes"); n != 4 {
 		t.Errorf("%d lanes, want 4", n)
 	}
+	if out := s.ok("", "status", "--lanes", "8"); !strings.Contains(out, "the schema has 4 lanes and lanes is set to 8: set it to 4") {
+		t.Errorf("status with another number of lanes says %s", out)
+	}
 	s.fails(exitFailed, "", []string{"migrate", "--lanes", "8"}, "4 lanes")
 	s.fails(exitFailed, "", []string{"relay", "--publish", "discard:", "--lanes", "8"}, "4 lanes")
 	s.fails(exitUsage, "", []string{"migrate", "--schema", "other"}, "schema")

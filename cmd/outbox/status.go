@@ -112,6 +112,9 @@ func status(ctx context.Context, p *process, t target, asJSON bool) error {
 		Lanes: s.LanesTotal, LanesHeld: s.LanesHeld, LanesExpired: s.LanesExpired, Owners: holders,
 		Problems: append([]string{}, o.found.Problems...),
 	}
+	if asked := o.Tables().Lanes; asked != o.found.Lanes {
+		r.Problems = append(r.Problems, fmt.Sprintf("the schema has %d lanes and lanes is set to %d: set it to %d", o.found.Lanes, asked, o.found.Lanes))
+	}
 	if asJSON {
 		return writeJSON(p.stdout, r)
 	}
