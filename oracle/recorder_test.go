@@ -423,7 +423,7 @@ func answer(t *testing.T, store dialect.Store) func(string, []driver.NamedValue)
 		return append(list, "1", "1", nil)
 	}
 	byName := map[string][]driver.Value{
-		"poll": {"3", "0"}, "pending": {"1", "0"}, "claim": {"3"}, "free": {"6"}, "fence": {"7"},
+		"poll": {"3", "6", "0"}, "pending": {"1", "0"}, "claim": {"3"}, "free": {"6"}, "fence": {"7"},
 		"dueScheduled": {"6", id, "0"}, "chooseReady": {"5", "20"}, "ready": row(false),
 		"dueHeads": {"6", "5", "9", "20", "1"}, "dueHeld": {"7", "8", "9", "20", "0"}, "lockLane": {"3"},
 		"stats":  {"1", "1", "1", "1", "1", "1", "5", nil, "1", "1", "16"},
