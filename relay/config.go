@@ -44,8 +44,8 @@ type Config struct {
 	// gives others a chance. Default: 2s.
 	Turn time.Duration
 	// PollMin and PollMax bound the pause between polls that find nothing: it
-	// starts at PollMin and doubles up to PollMax, jittered. It is at least ten times as
-	// long as the poll took, where that is not more than 250ms. Defaults: 25ms, 1s.
+	// starts at PollMin and doubles up to PollMax, jittered. After a poll that took 5ms or
+	// more it is at least ten times as long, up to 250ms. Defaults: 25ms, 1s.
 	PollMin, PollMax time.Duration
 	// Listen wakes the relay by the engine's signals (see outbox.Config.Notify)
 	// on a connection of its own. Default: false.

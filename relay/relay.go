@@ -225,7 +225,10 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 		case busy == 0 && r.cfg.UntilEmpty && r.empty(ctx):
 			return
 		default:
-			wait = max(jitter(pause), min(pollShare*r.polling, pollShareMost))
+			wait = jitter(pause)
+			if r.polling >= pollSlow {
+				wait = max(wait, min(pollShare*r.polling, pollShareMost))
+			}
 			pause = min(pause*2, r.cfg.PollMax)
 		}
 		next := time.Now().Add(wait)
@@ -252,9 +255,10 @@ func (r *Relay) dispatch(ctx, work, publish context.Context) {
 	}
 }
 
-// A pause is at least so many times as long as the poll before it took, or relays with
-// nothing to do would hold up those that have; but no longer than that for this reason.
+// After a poll that was slow a pause is so many times as long at least, or relays with nothing
+// to do would hold up those that have; but no longer than that for this reason.
 const (
+	pollSlow      = 5 * time.Millisecond
 	pollShare     = 10
 	pollShareMost = 250 * time.Millisecond
 )
