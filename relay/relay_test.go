@@ -1381,6 +1381,7 @@ func TestSlowPollsAreRare(t *testing.T) {
 		least, most   int // polls in ten seconds
 	}{
 		"fast":   {0, time.Second, 200, 400},
+		"quick":  {4 * time.Millisecond, 10 * time.Millisecond, 600, 1100},
 		"slow":   {15 * time.Millisecond, time.Second, 90, 120},
 		"slower": {100 * time.Millisecond, 50 * time.Millisecond, 28, 60},
 	} {
