@@ -108,6 +108,35 @@ func TestLaneIsKept(t *testing.T) {
 	})
 }
 
+// keptUntilFails has a lane kept for a while, and given back when an operation fails: the
+// server may be another one.
+func keptUntilFails(t *testing.T, m *memory, o *outbox.Outbox, op string, after time.Duration) {
+	t.Helper()
+	broken := false
+	m.fail = func(is string) error {
+		if broken && is == op {
+			broken = false
+			return classError(dialect.OutcomeUnknown)
+		}
+		return nil
+	}
+	defer run(t, o, &broker{}, relay.Config{Owner: "me", PollMin: 400 * time.Millisecond, PollMax: 2 * time.Second})()
+	m.enqueue(t, o, outbox.Message{Key: keyIn(3, 16, 0)})
+	o.Wake()
+	time.Sleep(after)
+	if n := m.owners()["me"]; n != 1 {
+		t.Errorf("%d lanes are kept", n)
+	}
+	m.mu.Lock()
+	broken = true
+	m.mu.Unlock()
+	o.Wake()
+	time.Sleep(10 * time.Millisecond)
+	if n := m.owners()["me"]; n != 0 {
+		t.Errorf("%d lanes are kept by a relay whose %s has failed", n, op)
+	}
+}
+
 // A stop gives kept lanes back at once, and a drain keeps none.
 func TestKeptLaneIsReleased(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, m *memory, o *outbox.Outbox){
@@ -129,55 +158,11 @@ func TestKeptLaneIsReleased(t *testing.T) {
 			m.enqueue(t, o, outbox.Message{Key: keyIn(3, 16, 0)})
 			drain(t, o, &broker{}, relay.Config{Owner: "me"})
 		},
-		"after an error": func(t *testing.T, m *memory, o *outbox.Outbox) {
-			broken := false
-			m.fail = func(op string) error {
-				if broken && op == "poll" {
-					broken = false
-					return classError(dialect.OutcomeUnknown)
-				}
-				return nil
-			}
-			defer run(t, o, &broker{}, relay.Config{Owner: "me", PollMin: 100 * time.Millisecond})()
-			m.enqueue(t, o, outbox.Message{Key: keyIn(3, 16, 0)})
-			o.Wake()
-			time.Sleep(50 * time.Millisecond)
-			if n := m.owners()["me"]; n != 1 {
-				t.Errorf("%d lanes are kept", n)
-			}
-			m.mu.Lock()
-			broken = true
-			m.mu.Unlock()
-			o.Wake()
-			time.Sleep(50 * time.Millisecond)
-			if n := m.owners()["me"]; n != 0 {
-				t.Errorf("%d lanes are kept by a relay whose poll has failed", n)
-			}
+		"after a poll that failed": func(t *testing.T, m *memory, o *outbox.Outbox) {
+			keptUntilFails(t, m, o, "poll", 50*time.Millisecond)
 		},
 		"after a horizon that failed": func(t *testing.T, m *memory, o *outbox.Outbox) {
-			broken := false
-			m.fail = func(op string) error {
-				if broken && op == "horizon" {
-					broken = false
-					return classError(dialect.OutcomeUnknown)
-				}
-				return nil
-			}
-			defer run(t, o, &broker{}, relay.Config{Owner: "me", PollMin: 400 * time.Millisecond, PollMax: 2 * time.Second})()
-			m.enqueue(t, o, outbox.Message{Key: keyIn(3, 16, 0)})
-			o.Wake()
-			time.Sleep(300 * time.Millisecond) // until another horizon is due
-			if n := m.owners()["me"]; n != 1 {
-				t.Errorf("%d lanes are kept", n)
-			}
-			m.mu.Lock()
-			broken = true
-			m.mu.Unlock()
-			o.Wake()
-			time.Sleep(10 * time.Millisecond)
-			if n := m.owners()["me"]; n != 0 {
-				t.Errorf("%d lanes are kept by a relay that may have another server before it", n)
-			}
+			keptUntilFails(t, m, o, "horizon", 300*time.Millisecond) // until another one is due
 		},
 		"when little of its lease is left": func(t *testing.T, m *memory, o *outbox.Outbox) {
 			m.after = func(op string) {
