@@ -88,8 +88,8 @@ type (
 		Err            error
 	}
 	// LeaseLost is a lane that another relay took or may have taken, while this one worked
-	// in it or kept it. Accepted
-	// messages that were not settled will be published again by the new owner.
+	// in it or kept it. Accepted messages that were not settled will be published again by
+	// the new owner.
 	LeaseLost struct {
 		Lane     int
 		Epoch    int64

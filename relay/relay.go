@@ -320,8 +320,7 @@ func (r *Relay) claimEach(ctx, work context.Context, n int, yield func(lease) bo
 			// Another owner had it since, or it is another server, which has lost our claim:
 			// what was known of the one before does not count.
 			r.observe(LeaseLost{Lane: l.Lane, Epoch: l.Epoch})
-			r.shaken.Store(true)
-			r.lanes.shake()
+			r.forget()
 			kept, floor = false, 0
 		}
 		if !kept {
@@ -390,14 +389,20 @@ func (r *Relay) empty(ctx context.Context) bool {
 	return !work
 }
 
+// forget has the floor forgotten by the polls, and kept lanes given back: the next server
+// may be another one.
+func (r *Relay) forget() {
+	r.shaken.Store(true)
+	r.lanes.shake()
+}
+
 // erred observes a failed operation and replaces connections that a failover
 // has made read-only.
 func (r *Relay) erred(ctx context.Context, op string, err error) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return // by a stop or a lost lease, which are observed as such; a timeout is another error
 	}
-	r.shaken.Store(true)
-	r.lanes.shake()
+	r.forget()
 	r.observe(Erred{Op: op, Err: err})
 	r.replaceReadOnly(ctx, err)
 }

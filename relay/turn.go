@@ -291,8 +291,7 @@ func (t *turn) shake(err error) {
 	case dialect.Conflict, dialect.Duplicate:
 	default:
 		t.anew.Store(true)
-		t.shaken.Store(true)
-		t.lanes.shake()
+		t.forget()
 	}
 }
 
