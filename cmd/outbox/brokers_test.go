@@ -19,8 +19,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
+	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/publish/kafka"
 	"github.com/outbox-suite/outbox/publish/redis"
+	"github.com/outbox-suite/outbox/relay"
 )
 
 func passwordFile(t *testing.T) string {
@@ -146,6 +148,37 @@ func TestRelayToRedis(t *testing.T) {
 	r = s.runUntilSaid("WRONGPASS", "relay", "--publish", "redis://:sesame@"+addr+"?replicas=1&replica_timeout=100ms")
 	if !strings.Contains(r.err, "WRONGPASS") || strings.Contains(r.err, "sesame") {
 		t.Errorf("%v", r)
+	}
+}
+
+// TestRedisOpenedWhileInUse opens servers while the client of the first, which shares its
+// log with theirs, has something to say there; run with -race.
+func TestRedisOpenedWhileInUse(t *testing.T) {
+	p := &process{getenv: func(string) string { return "" }}
+	open := func() relay.Publisher {
+		t.Helper()
+		publisher, err := openPublisher(p, "redis://127.0.0.1:1", "/", &relay.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = publisher.(*redis.Publisher).Close() })
+		return publisher
+	}
+	first := open()
+	answered := make(chan []error, 1)
+	go func() {
+		answered <- first.Publish(t.Context(), []relay.Message{{Message: outbox.Message{Topic: "orders"}}})
+	}()
+	for {
+		open()
+		select {
+		case errs := <-answered:
+			if errs[0] == nil {
+				t.Error("published where no server is")
+			}
+			return
+		case <-time.After(time.Millisecond):
+		}
 	}
 }
 

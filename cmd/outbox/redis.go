@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -77,9 +78,13 @@ func openRedis(p *process, scheme, rest, source string) (relay.Publisher, error)
 			return access.user, password, err
 		}
 	}
-	goredis.SetLogger(silent{}) // the relay says it, once
+	silence()
 	return redis.Connect(options, cfg)
 }
+
+// silence stills the log of go-redis, since the relay says it, once. That log is the
+// process's, and clients that are there already read it: it is set before the first.
+var silence = sync.OnceFunc(func() { goredis.SetLogger(silent{}) })
 
 // silent is a log of go-redis that nobody reads.
 type silent struct{}
