@@ -242,7 +242,7 @@ func (o *Outbox) Check(ctx context.Context) error {
 		problems = append(problems, fmt.Sprintf("the schema is version %d and this program knows %d: upgrade the program", in.Version, newest))
 	}
 	if in.Version > 0 && in.Lanes != o.tables.Lanes {
-		problems = append(problems, fmt.Sprintf("the schema has %d lanes and lanes is set to %d: set it to %d", in.Lanes, o.tables.Lanes, in.Lanes))
+		problems = append(problems, (&dialect.LanesError{Schema: in.Lanes, Set: o.tables.Lanes}).Error())
 	}
 	if len(problems) == 0 {
 		return nil

@@ -6,13 +6,14 @@ import (
 	"strings"
 
 	"github.com/outbox-suite/outbox"
+	"github.com/outbox-suite/outbox/dialect"
 )
 
 // schemaScenarios: what is found out before a message is written.
 var schemaScenarios = []Scenario{
 	{
 		Name:    "Schema/WrongLanesAreRefused",
-		Promise: "a program that is set to another number of lanes than the schema has is told both, at its start and at its first message in a wrong lane",
+		Promise: "a program that is set to another number of lanes than the schema has is told both, at its start, when it migrates and at its first message in a wrong lane",
 		run:     wrongLanesAreRefused,
 	},
 }
@@ -25,6 +26,10 @@ func wrongLanesAreRefused(t *trial) {
 		has, set := fmt.Sprintf("has %d lanes", t.tables.Lanes), fmt.Sprintf("is set to %d", lanes)
 		if !errors.Is(err, outbox.ErrNotReady) || !strings.Contains(fmt.Sprint(err), has) || !strings.Contains(fmt.Sprint(err), set) {
 			t.error("check with %d lanes: %v; want one that says %q and %q", lanes, err, has, set)
+		}
+		_, err = other.Migrate(t.ctx)
+		if wrong := new(dialect.LanesError); !errors.As(err, &wrong) || *wrong != (dialect.LanesError{Schema: t.tables.Lanes, Set: lanes}) {
+			t.error("migrate with %d lanes: %v; want a *dialect.LanesError with both numbers", lanes, err)
 		}
 		in, err := other.Inspect(t.ctx)
 		t.must(err, "inspect with %d lanes", lanes)

@@ -146,7 +146,7 @@ type Schema interface {
 	Steps() []Step
 	// Migrate brings the schema to the newest version and returns the versions
 	// applied, none when it was up to date. Processes that start at once do not
-	// disturb each other.
+	// disturb each other. A schema of another number of lanes is a [*LanesError].
 	Migrate(ctx context.Context, db DB) (applied []int, err error)
 	// Inspect reports what stands in the database. A missing meta table is not
 	// an error: Version is 0.

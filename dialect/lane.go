@@ -3,7 +3,21 @@ package dialect
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 )
+
+// LanesError is a schema whose number of lanes is not the one that the outbox is set
+// to. A message could get into a lane that the others do not take it for, so nothing
+// goes on.
+type LanesError struct {
+	// Schema is what the tables were made with, Set what the outbox is set to.
+	Schema, Set int
+}
+
+// Error tells both numbers and the remedy.
+func (e *LanesError) Error() string {
+	return fmt.Sprintf("the schema has %d lanes and lanes is set to %d: set it to %d, or make another outbox as docs/adopting.md says", e.Schema, e.Set, e.Schema)
+}
 
 // KeyHash is what order is kept by: the first 8 bytes of SHA-256 of the key's
 // UTF-8 bytes, big-endian, as a signed 64-bit integer.

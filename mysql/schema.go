@@ -243,8 +243,7 @@ func (s *store) check(st standing) error {
 	case st.version > len(versions):
 		return fmt.Errorf("schema has version %d, this library knows %d: update the library", st.version, len(versions))
 	case st.described && st.lanes != s.tables.Lanes:
-		return fmt.Errorf("schema was made with %d lanes, %d are configured: configure %d, or make another outbox as docs/adopting.md says",
-			st.lanes, s.tables.Lanes, st.lanes)
+		return &dialect.LanesError{Schema: st.lanes, Set: s.tables.Lanes}
 	}
 	return nil
 }

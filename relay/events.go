@@ -28,6 +28,11 @@ func Observers(observers ...Observer) Observer {
 type Event interface{ event() }
 
 type (
+	// Started is a relay that has found the database ready, and begins. Owner is the one
+	// its leases are under.
+	Started struct {
+		Owner string
+	}
 	// Polled is a poll and the number of lanes it offered.
 	Polled struct {
 		Lanes int
@@ -134,6 +139,7 @@ type (
 	Stopping struct{}
 )
 
+func (Started) event()       {}
 func (Polled) event()        {}
 func (Claimed) event()       {}
 func (Surfaced) event()      {}

@@ -28,6 +28,7 @@ type LogConfig struct {
 type Log struct {
 	log      *slog.Logger
 	keys     bool
+	engine   string
 	classify func(error) dialect.Class
 }
 
@@ -36,7 +37,7 @@ func NewLog(o *outbox.Outbox, cfg LogConfig) *Log {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Log{log: cfg.Logger, keys: cfg.Keys, classify: o.Dialect().Classify}
+	return &Log{log: cfg.Logger, keys: cfg.Keys, engine: o.Dialect().Name(), classify: o.Dialect().Classify}
 }
 
 // Observe implements [Observer].
@@ -45,6 +46,8 @@ func (l *Log) Observe(e Event) {
 		l.log.Log(context.Background(), level, message, args...)
 	}
 	switch e := e.(type) {
+	case Started:
+		log(slog.LevelInfo, "relay started", "engine", l.engine, "owner", e.Owner)
 	case Polled:
 		log(slog.LevelDebug, "polled", "lanes", e.Lanes, "took", e.Took)
 	case Claimed:

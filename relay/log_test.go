@@ -25,6 +25,7 @@ func TestLog(t *testing.T) {
 		level slog.Level
 		want  map[string]any
 	}{
+		{relay.Started{Owner: "relay-a"}, slog.LevelInfo, map[string]any{"msg": "relay started", "engine": "memory", "owner": "relay-a"}},
 		{relay.Polled{Lanes: 2}, slog.LevelDebug, map[string]any{"msg": "polled", "lanes": 2.0}},
 		{relay.Claimed{Lane: 3, Epoch: 7}, slog.LevelDebug, map[string]any{"lane": 3.0, "epoch": 7.0}},
 		{relay.Surfaced{Lane: 3, Messages: 4}, slog.LevelDebug, map[string]any{"messages": 4.0}},

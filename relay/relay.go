@@ -107,6 +107,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return fmt.Errorf("relay: %w", err)
 	}
 	defer r.outbox.OnWake(r.Wake)()
+	r.observe(Started{Owner: r.cfg.Owner})
 
 	// work outlives ctx, so that what was accepted is settled after a stop.
 	work, cancelWork := context.WithCancelCause(context.WithoutCancel(ctx))

@@ -1279,6 +1279,7 @@ func TestStopAtStart(t *testing.T) {
 	m := newMemory(1)
 	ctx, cancel := context.WithCancel(t.Context())
 	m.inspect = func() error { cancel(); return ctx.Err() }
+	e := &events{}
 	r, err := relay.New(m.open(t), &broker{}, relay.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -1290,22 +1291,25 @@ func TestStopAtStart(t *testing.T) {
 	if err := r.Run(t.Context()); !errors.Is(err, outbox.ErrInvalid) {
 		t.Errorf("a second Run: %v, want ErrInvalid", err)
 	}
-	if r, err = relay.New(m.open(t), &broker{}, relay.Config{}); err != nil {
+	if r, err = relay.New(m.open(t), &broker{}, relay.Config{Observer: e}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Run(t.Context()); err == nil {
-		t.Error("Run began without a database")
+	if err := r.Run(t.Context()); err == nil || count[relay.Started](e) > 0 {
+		t.Errorf("Run began without a database: %v", err)
 	}
 }
 
-// Stopping is observed before Run returns, and only at a stop.
-func TestStoppingIsObserved(t *testing.T) {
+// Started is observed once, and Stopping before Run returns and only at a stop.
+func TestStartAndStopAreObserved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for range 20 {
 			e := &events{}
-			run(t, newMemory(1).open(t), &broker{}, relay.Config{Observer: e})()
+			run(t, newMemory(1).open(t), &broker{}, relay.Config{Owner: "one", Observer: e})()
 			if n := count[relay.Stopping](e); n != 1 {
 				t.Errorf("%d Stopping events at a stop, want 1", n)
+			}
+			if n := count[relay.Started](e); n != 1 || e.list[0] != (relay.Started{Owner: "one"}) {
+				t.Errorf("%d Started events, and the first event is %#v; want one, by its owner", n, e.list[0])
 			}
 			e = &events{}
 			drain(t, newMemory(1).open(t), &broker{}, relay.Config{Observer: e})

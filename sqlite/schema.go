@@ -112,17 +112,16 @@ func (s *store) check(st standing) error {
 	newest := len(versions)
 	switch {
 	case st.version > newest:
-		return fmt.Errorf("sqlite: the schema of %q has version %d and this library knows %d: use a newer library",
+		return fmt.Errorf("the schema of %q has version %d and this library knows %d: use a newer library",
 			s.tables.Prefix, st.version, newest)
 	case st.version > 0 && st.lanes != s.tables.Lanes:
-		return fmt.Errorf("sqlite: the schema of %q was made with %d lanes, %d are configured: configure %d, "+
-			"or make another outbox as docs/adopting.md says", s.tables.Prefix, st.lanes, s.tables.Lanes, st.lanes)
+		return &dialect.LanesError{Schema: st.lanes, Set: s.tables.Lanes}
 	case st.version == 0 && !st.none:
-		return fmt.Errorf("sqlite: some of the tables and indexes of %q exist without the schema's version in %s_meta: "+
+		return fmt.Errorf("some of the tables and indexes of %q exist without the schema's version in %s_meta: "+
 			"choose another prefix, or remove what a broken set-up left; missing are %s",
 			s.tables.Prefix, s.tables.Prefix, strings.Join(st.missing, ", "))
 	case st.version > 0 && len(st.missing) > 0:
-		return fmt.Errorf("sqlite: the schema of %q has version %d and lacks %s: restore them from a backup or from the "+
+		return fmt.Errorf("the schema of %q has version %d and lacks %s: restore them from a backup or from the "+
 			"text of the schema", s.tables.Prefix, st.version, strings.Join(st.missing, ", "))
 	}
 	return nil
@@ -130,7 +129,7 @@ func (s *store) check(st standing) error {
 
 // errRaced undoes a migration that another process was faster with. It does not
 // leave the package.
-var errRaced = errors.New("sqlite: the schema is there")
+var errRaced = errors.New("the schema is there")
 
 // Migrate implements [dialect.Schema]. All missing versions are one transaction,
 // which is the file's writer from its first statement on. A schema that is up to
@@ -160,7 +159,7 @@ func (s *store) Migrate(ctx context.Context, db dialect.DB) ([]int, error) {
 		}
 		for _, step := range s.Steps()[st.version:] {
 			if _, err := tx.ExecContext(ctx, step.SQL); err != nil {
-				return fmt.Errorf("sqlite: schema version %d: %w", step.Version, err)
+				return fmt.Errorf("schema version %d: %w", step.Version, err)
 			}
 			applied = append(applied, step.Version)
 		}
@@ -209,7 +208,7 @@ func (s *store) Inspect(ctx context.Context, db dialect.DB) (dialect.Inspection,
 }
 
 // errProbed undoes a write that was only tried. It does not leave the package.
-var errProbed = errors.New("sqlite: it can be written")
+var errProbed = errors.New("it can be written")
 
 // inspectSession looks at the library and at the settings of the connection.
 func (s *store) inspectSession(ctx context.Context, tx *sql.Tx, in *dialect.Inspection) error {
@@ -267,7 +266,7 @@ func (s *store) inspectSchema(ctx context.Context, tx *sql.Tx, in *dialect.Inspe
 		return nil // for the caller to say, who sees both numbers
 	}
 	if err := s.check(st); err != nil {
-		in.Problems = append(in.Problems, strings.TrimPrefix(err.Error(), "sqlite: "))
+		in.Problems = append(in.Problems, err.Error())
 		return nil // it is the finding
 	}
 	lanes, err := values[int](ctx, tx, s.sql.countLanes)

@@ -130,7 +130,7 @@ func TestMigrateRefuses(t *testing.T) {
 		damage string
 		remedy string
 	}{
-		"lanes differ":   {3, ``, "made with 2 lanes, 3 are configured: configure 2"},
+		"lanes differ":   {3, ``, "has 2 lanes and lanes is set to 3: set it to 2"},
 		"newer version":  {2, `UPDATE {meta} SET version = 4`, "use a newer library"},
 		"no meta":        {2, `DROP TABLE {meta}`, "choose another prefix"},
 		"no meta row":    {2, `DELETE FROM {meta}`, "choose another prefix"},

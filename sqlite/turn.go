@@ -235,7 +235,7 @@ type id [16]byte
 func (i *id) Scan(value any) error {
 	b, ok := value.([]byte)
 	if !ok || len(b) != len(i) {
-		return fmt.Errorf("sqlite: an id is a %T of %d bytes, not a BLOB of 16", value, len(b))
+		return fmt.Errorf("an id is a %T of %d bytes, not a BLOB of 16", value, len(b))
 	}
 	copy(i[:], b)
 	return nil

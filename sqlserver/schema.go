@@ -128,8 +128,7 @@ func (s *store) check(ctx context.Context, tx *sql.Tx) (int, error) {
 	case version > len(versions):
 		return 0, fmt.Errorf("schema has version %d, this library knows %d: update the library", version, len(versions))
 	case lanes != s.tables.Lanes:
-		return 0, fmt.Errorf("schema was made with %d lanes, %d are configured: configure %d, or make another outbox as docs/adopting.md says",
-			lanes, s.tables.Lanes, lanes)
+		return 0, &dialect.LanesError{Schema: lanes, Set: s.tables.Lanes}
 	}
 	missing, err = s.missing(ctx, tx, version)
 	if err == nil && len(missing) > 0 {

@@ -95,6 +95,9 @@ func engineOf(dsn string) (engine, error) {
 			}
 		}
 	}
+	if !found {
+		return engine{}, usagef("dsn has no scheme: write a file as sqlite:path/to/file.db, a server as one of\n%s", dsnForms())
+	}
 	return engine{}, usagef("dsn does not begin with a scheme this program knows: write it as one of\n%s", dsnForms())
 }
 

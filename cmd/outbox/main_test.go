@@ -256,7 +256,8 @@ func TestDSN(t *testing.T) {
 	}{
 		{"", exitUsage, "set OUTBOX_DSN"},
 		{"app:secret@db", exitUsage, "does not begin with a scheme"},
-		{"secret", exitUsage, "does not begin with a scheme"},
+		{"secret", exitUsage, "dsn has no scheme"},
+		{"orders.db", exitUsage, "write a file as sqlite:"},
 		{"mysql://app:secret@db:port/shop", exitUsage, "dsn cannot be parsed"},
 		{"MariaDB://app:sec%ret@db/secret", exitUsage, "dsn cannot be parsed"},
 		{"sqlserver://app:secret@db:port", exitUsage, "dsn cannot be parsed"},

@@ -440,8 +440,10 @@ func TestRelayMistakes(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"", "no publisher"},
 		{"--publish pigeon://u:secret@host", "publisher is unknown"},
-		{"--publish secret", "publisher is unknown"},
-		{"--publish stdout:secret", "publisher is unknown"},
+		{"--publish secret", "publisher has no colon"},
+		{"--publish stdout", "publisher has no colon"},
+		{"--publish stdout:secret", "stdout: takes nothing behind its colon"},
+		{"--publish discard:secret", "discard: takes nothing behind its colon"},
 		{"--publish file:", "needs a path"},
 		{"--publish file:/no/such/folder/x", "no such file"},
 		{"--publish http://", "write it as https://"},

@@ -79,6 +79,12 @@ func openPublisher(p *process, url, source string, cfg *relay.Config) (relay.Pub
 	case found && scheme == "discard" && rest == "":
 		return discard.New(), nil
 	}
+	switch {
+	case (scheme == "stdout" || scheme == "discard") && found:
+		return nil, usagef("publisher %s: takes nothing behind its colon", scheme)
+	case !found:
+		return nil, usagef("publisher has no colon: write it as one of\n%s", publisherForms)
+	}
 	return nil, usagef("publisher is unknown: use one of\n%s", publisherForms)
 }
 

@@ -246,7 +246,7 @@ func (c *relayRun) run(ctx context.Context, p *process) error {
 		defer stop()
 	}
 	began := time.Now()
-	log.Info("relay started", "engine", o.Dialect().Name(), "server", o.found.Server, "lanes", o.Tables().Lanes)
+	log.Info("database is ready", "engine", o.Dialect().Name(), "server", o.found.Server, "lanes", o.Tables().Lanes)
 	if err := r.Run(ctx); err != nil {
 		return err
 	}

@@ -113,7 +113,7 @@ func status(ctx context.Context, p *process, t target, asJSON bool) error {
 		Problems: append([]string{}, o.found.Problems...),
 	}
 	if asked := o.Tables().Lanes; asked != o.found.Lanes {
-		r.Problems = append(r.Problems, fmt.Sprintf("the schema has %d lanes and lanes is set to %d: set it to %d", o.found.Lanes, asked, o.found.Lanes))
+		r.Problems = append(r.Problems, (&dialect.LanesError{Schema: o.found.Lanes, Set: asked}).Error())
 	}
 	if asJSON {
 		return writeJSON(p.stdout, r)

@@ -67,7 +67,15 @@ func (s *store) Steps() []dialect.Step {
 func (s *store) Migrate(ctx context.Context, db dialect.DB) (applied []int, err error) {
 	err = write(ctx, db, func(tx *sql.Tx) error {
 		var there bool
-		if err := tx.QueryRowContext(ctx, s.sql.tableThere, s.tables.Prefix+"_meta").Scan(&there); err != nil || there {
+		if err := tx.QueryRowContext(ctx, s.sql.tableThere, s.tables.Prefix+"_meta").Scan(&there); err != nil {
+			return err
+		}
+		if there {
+			var version, lanes int
+			err := tx.QueryRowContext(ctx, s.sql.meta).Scan(&version, &lanes)
+			if err == nil && lanes != s.tables.Lanes {
+				err = &dialect.LanesError{Schema: lanes, Set: s.tables.Lanes}
+			}
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, s.sql.schema); err != nil {

@@ -303,7 +303,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{nil, []string{"--orders", "0"}, "orders: give a number from 1"},
 		{nil, []string{"--writers", "x"}, "writers: give a number from 1"},
-		{nil, []string{"--dsn", "nothing"}, "dsn does not begin with a scheme"},
+		{nil, []string{"--dsn", "nothing"}, "dsn has no scheme"},
 		{[]string{"OUTBOX_DSN="}, []string{"--dsn", "env"}, "OUTBOX_DSN is not set"},
 		{[]string{"OUTBOX_PUBLISH="}, []string{"--publish", "env"}, "OUTBOX_PUBLISH is not set"},
 		{nil, []string{"--publish", "file:x"}, "knows how for nats://"},
