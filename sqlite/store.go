@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -174,15 +175,74 @@ func (s *store) write(ctx context.Context, db dialect.DB, f func(tx *sql.Tx) err
 
 // transaction is write with the writer's place held.
 func (s *store) transaction(ctx context.Context, db dialect.DB, f func(tx *sql.Tx) error) error {
-	tx, err := db.BeginTx(ctx, nil)
+	tx, end, err := begin(ctx, db)
 	if err != nil {
 		return err
 	}
-	defer rollback(tx)
+	defer end()
 	if err := f(tx); err != nil {
 		return err
 	}
 	return ended(ctx, tx.Commit())
+}
+
+// askAnew is how long a transaction asks for the file before it begins to ask anew.
+// SQLite pauses between two looks, first for 1 ms and in the end for 100, so beside
+// writers that never pause who has waited for long hardly ever gets it (decision 0021).
+const askAnew = 50 * time.Millisecond
+
+// begin begins a transaction that writes. It waits for other writers for as long as the
+// connection's busy_timeout says, which is as before when it returns. end gives the
+// transaction up, unless it was committed, and its connection back.
+func begin(ctx context.Context, db dialect.DB) (tx *sql.Tx, end func(), err error) {
+	pool, ok := db.(*sql.DB)
+	if !ok { // somebody's own, with its own way to begin
+		tx, err = db.BeginTx(ctx, nil)
+		return tx, func() { rollback(tx) }, err
+	}
+	conn, err := pool.Conn(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if tx, err = beginOn(ctx, conn); err != nil {
+		_ = conn.Close()
+		return nil, nil, err
+	}
+	return tx, func() { rollback(tx); _ = conn.Close() }, nil
+}
+
+func beginOn(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
+	var ms int64
+	if err := conn.QueryRowContext(ctx, "PRAGMA busy_timeout").Scan(&ms); err != nil {
+		return nil, err
+	}
+	patience := time.Duration(ms) * time.Millisecond
+	if patience <= askAnew {
+		return conn.BeginTx(ctx, nil)
+	}
+	if err := setPatience(ctx, conn, askAnew); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	tx, err := conn.BeginTx(ctx, nil)
+	for (Dialect{}).Classify(err) == dialect.Conflict && time.Since(began) < patience {
+		tx, err = conn.BeginTx(ctx, nil)
+	}
+	if failed := setPatience(context.WithoutCancel(ctx), conn, patience); failed != nil {
+		// A connection that stays impatient would fail the application's transactions.
+		if err == nil {
+			rollback(tx)
+		}
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+		return nil, errors.Join(err, failed)
+	}
+	return tx, err
+}
+
+// setPatience is how long a connection's transactions wait for other writers.
+func setPatience(ctx context.Context, conn *sql.Conn, patience time.Duration) error {
+	_, err := conn.ExecContext(ctx, "PRAGMA busy_timeout = "+strconv.FormatInt(patience.Milliseconds(), 10))
+	return err
 }
 
 // read runs f in a transaction that only reads, and so sees one state of the
@@ -208,14 +268,17 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// exec runs one statement that commits by itself and returns how many rows it
+// exec runs one statement in a transaction of its own and returns how many rows it
 // matched.
-func (s *store) exec(ctx context.Context, db dialect.DB, statement string, args ...any) (int, error) {
-	if err := s.lock(ctx); err != nil {
+func (s *store) exec(ctx context.Context, db dialect.DB, statement string, args ...any) (n int, err error) {
+	err = s.write(ctx, db, func(tx *sql.Tx) (err error) {
+		n, err = affected(tx.ExecContext(ctx, statement, args...))
+		return err
+	})
+	if err != nil {
 		return 0, err
 	}
-	defer s.unlock()
-	return affected(db.ExecContext(ctx, statement, args...))
+	return n, nil
 }
 
 // affected is the number of rows of a result.
@@ -372,11 +435,11 @@ func (s *store) Pending(ctx context.Context, db dialect.DB, owner string) (work,
 // Claim implements [dialect.Lanes]. SQLite cannot skip a lock: Claim waits for the
 // file's writer, up to busy_timeout.
 func (s *store) Claim(ctx context.Context, db dialect.DB, lane int, owner string, ttl time.Duration) (epoch int64, ok bool, err error) {
-	if err := s.lock(ctx); err != nil {
-		return 0, false, err
-	}
-	defer s.unlock()
-	epochs, err := values[int64](ctx, db, s.sql.claim, lane, owner, ttl.Microseconds())
+	var epochs []int64
+	err = s.write(ctx, db, func(tx *sql.Tx) (err error) {
+		epochs, err = values[int64](ctx, tx, s.sql.claim, lane, owner, ttl.Microseconds())
+		return err
+	})
 	if err != nil || len(epochs) == 0 {
 		return 0, false, err
 	}
