@@ -223,9 +223,8 @@ func beginOn(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
 	if err := setPatience(ctx, conn, askAnew); err != nil {
 		return nil, err
 	}
-	began := time.Now()
 	tx, err := conn.BeginTx(ctx, nil)
-	for (Dialect{}).Classify(err) == dialect.Conflict && time.Since(began) < patience {
+	for asked := askAnew; asked < patience && (Dialect{}).Classify(err) == dialect.Conflict; asked += askAnew {
 		tx, err = conn.BeginTx(ctx, nil)
 	}
 	if failed := setPatience(context.WithoutCancel(ctx), conn, patience); failed != nil {

@@ -194,7 +194,8 @@ func TestEventsAreCounted(t *testing.T) {
 		relay.BreakerClosed{Destination: "c"},
 		relay.Purged{Messages: 9},
 		relay.Surfaced{Messages: 1},
-		relay.Started{}, relay.Stopping{},
+		relay.Started{},
+		relay.Stopping{},
 	} {
 		o.Observe(e)
 	}
