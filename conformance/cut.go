@@ -370,8 +370,15 @@ func leaseCut(t *trial) {
 			})
 		},
 		do: func(ctx context.Context, box *outbox.Outbox) error {
-			_, ok, err := box.Store().Surface(ctx, box.DB(), lease, 10)
-			return refused(ok, err)
+			// What a lost session has not let go of yet is passed by: it is asked for again.
+			var err error
+			t.await("the due messages to be ready", func() bool {
+				var ok bool
+				_, ok, err = box.Store().Surface(ctx, box.DB(), lease, 10)
+				err = refused(ok, err)
+				return err != nil || len(t.parkedOf(t.box)) == 0
+			})
+			return err
 		},
 	})
 }

@@ -89,7 +89,7 @@ func TestMigrateRefuses(t *testing.T) {
 		other := *f
 		other.tables.Lanes = 5
 		other.bind()
-		refuses(&other, "made with 4 lanes, 5 are configured")
+		refuses(&other, "has 4 lanes and lanes is set to 5")
 		f.exec(`UPDATE {meta} SET version = 99`)
 		refuses(f, "version 99")
 		f.exec(`DELETE FROM {meta}`)
