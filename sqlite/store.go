@@ -220,12 +220,13 @@ func beginOn(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
 	if patience <= askAnew {
 		return conn.BeginTx(ctx, nil)
 	}
-	if err := setPatience(ctx, conn, askAnew); err != nil {
-		return nil, err
-	}
-	tx, err := conn.BeginTx(ctx, nil)
-	for asked := askAnew; asked < patience && (Dialect{}).Classify(err) == dialect.Conflict; asked += askAnew {
+	var tx *sql.Tx
+	err := setPatience(ctx, conn, askAnew) // which may have been done even if it failed
+	if err == nil {
 		tx, err = conn.BeginTx(ctx, nil)
+		for asked := askAnew; asked < patience && (Dialect{}).Classify(err) == dialect.Conflict; asked += askAnew {
+			tx, err = conn.BeginTx(ctx, nil)
+		}
 	}
 	if failed := setPatience(context.WithoutCancel(ctx), conn, patience); failed != nil {
 		// A connection that stays impatient would fail the application's transactions.

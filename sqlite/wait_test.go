@@ -18,7 +18,13 @@ type asking struct {
 	driver  driver.Driver
 	path    string
 	asked   atomic.Int64
-	failing atomic.Pointer[string]
+	failing atomic.Pointer[failing]
+}
+
+// failing is a statement that fails, though it may have been executed.
+type failing struct {
+	statement string
+	executed  bool
 }
 
 func (a *asking) Driver() driver.Driver { return a.driver }
@@ -53,10 +59,16 @@ func (c askingConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.
 }
 
 func (c askingConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
-	if f := c.of.failing.Load(); f != nil && *f == query {
-		return nil, errors.New("made to fail")
+	f := c.of.failing.Load()
+	if f == nil || f.statement != query {
+		return c.fullConn.ExecContext(ctx, query, args)
 	}
-	return c.fullConn.ExecContext(ctx, query, args)
+	if f.executed {
+		if _, err := c.fullConn.ExecContext(ctx, query, args); err != nil {
+			return nil, err
+		}
+	}
+	return nil, errors.New("made to fail")
 }
 
 // asks is a pool of one connection to e's file that waits so long for writers.
@@ -127,17 +139,22 @@ func TestWritesAskAnew(t *testing.T) {
 		}
 		e.equal(e.patience(db), 600000, "patience")
 	})
-	t.Run("with a patience that cannot be given back", func(t *testing.T) {
-		e := fresh(t, 1)
-		db, a := e.asks("600000")
-		lease := e.claim(0)
-		statement := "PRAGMA busy_timeout = 600000"
-		a.failing.Store(&statement)
-		if ok, err := e.store.Extend(e.ctx, db, lease, time.Minute); ok || err == nil {
-			t.Errorf("%t, %v", ok, err)
-		}
-		a.failing.Store(nil)
-		e.equal(e.patience(db), 600000, "patience of the pool's next connection")
-		e.must2(e.store.Extend(e.ctx, db, lease, time.Minute))
-	})
+	for name, f := range map[string]failing{
+		"with a patience that cannot be set":      {"PRAGMA busy_timeout = 50", false},
+		"with a patience that is set and fails":   {"PRAGMA busy_timeout = 50", true},
+		"with a patience that cannot be set back": {"PRAGMA busy_timeout = 600000", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := fresh(t, 1)
+			db, a := e.asks("600000")
+			lease := e.claim(0)
+			a.failing.Store(&f)
+			if ok, err := e.store.Extend(e.ctx, db, lease, time.Minute); ok || err == nil {
+				t.Errorf("%t, %v", ok, err)
+			}
+			a.failing.Store(nil)
+			e.equal(e.patience(db), 600000, "patience of the pool's next connection")
+			e.must2(e.store.Extend(e.ctx, db, lease, time.Minute))
+		})
+	}
 }
