@@ -24,7 +24,7 @@ func (c *counted) BeginTx(ctx context.Context, opts *sql.TxOptions) (*sql.Tx, er
 	return c.DB.BeginTx(ctx, opts)
 }
 
-// outcome is what a call of Settle came to.
+// outcome is what a call behind a lease came to.
 type outcome struct {
 	ok  bool
 	err error

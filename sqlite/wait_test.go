@@ -91,19 +91,15 @@ func (e *env) patience(db *sql.DB) (ms int) {
 // Who waits for the file asks anew instead of ever more seldom, for as long as the
 // connection is to wait, which it is when the wait is over.
 func TestWritesAskAnew(t *testing.T) {
-	type result struct {
-		ok  bool
-		err error
-	}
 	// held starts a renewal on db while another transaction writes.
-	held := func(e *env, ctx context.Context, db *sql.DB) (release func(), renewed chan result) {
+	held := func(e *env, ctx context.Context, db *sql.DB) (release func(), renewed chan outcome) {
 		lease := e.claim(0)
 		writer, err := e.db.BeginTx(e.ctx, nil)
 		e.must(err)
-		renewed = make(chan result, 1)
+		renewed = make(chan outcome, 1)
 		go func() {
 			ok, err := e.store.Extend(ctx, db, lease, time.Minute)
-			renewed <- result{ok, err}
+			renewed <- outcome{ok, err}
 		}()
 		return func() { _ = writer.Rollback() }, renewed
 	}
@@ -113,7 +109,7 @@ func TestWritesAskAnew(t *testing.T) {
 		release, renewed := held(e, e.ctx, db)
 		e.await(func() bool { return a.asked.Load() >= 3 })
 		release()
-		e.equal(<-renewed, result{true, nil}, "renewal")
+		e.equal(<-renewed, outcome{true, nil}, "renewal")
 		e.equal(e.patience(db), 600000, "patience")
 	})
 	t.Run("until patience ends", func(t *testing.T) {

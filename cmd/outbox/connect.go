@@ -86,17 +86,15 @@ func engineOf(dsn string) (engine, error) {
 	if dsn == "" {
 		return engine{}, usagef("no database: set OUTBOX_DSN or give --dsn, for example sqlite:orders.db")
 	}
-	if found {
-		for _, e := range engines {
-			for _, s := range e.schemes {
-				if strings.EqualFold(scheme, s) {
-					return e, nil
-				}
-			}
-		}
-	}
 	if !found {
 		return engine{}, usagef("dsn has no scheme: write a file as sqlite:path/to/file.db, a server as one of\n%s", dsnForms())
+	}
+	for _, e := range engines {
+		for _, s := range e.schemes {
+			if strings.EqualFold(scheme, s) {
+				return e, nil
+			}
+		}
 	}
 	return engine{}, usagef("dsn does not begin with a scheme this program knows: write it as one of\n%s", dsnForms())
 }

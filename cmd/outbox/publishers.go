@@ -49,41 +49,39 @@ func openPublisher(p *process, url, source string, cfg *relay.Config) (relay.Pub
 	}
 	scheme = strings.ToLower(scheme)
 	switch {
-	case found && scheme == "stdout" && rest == "":
+	case !found:
+		return nil, usagef("publisher has no colon: write it as one of\n%s", publisherForms)
+	case rest != "" && (scheme == "stdout" || scheme == "discard"):
+		return nil, usagef("publisher %s: takes nothing behind its colon", scheme)
+	case scheme == "stdout":
 		s, err := file.NewStream(p.stdout, file.Config{Source: source})
 		return s, asUsage(err)
-	case found && scheme == "file":
+	case scheme == "file":
 		if path := strings.TrimPrefix(rest, "//"); path != "" {
 			f, err := file.New(path, file.Config{Source: source})
 			return f, asUsage(err)
 		}
 		return nil, usagef("file: needs a path, for example file:out.ndjson")
-	case found && (scheme == "http" || scheme == "https"):
+	case scheme == "http" || scheme == "https":
 		if cfg.PublishSize == 0 {
 			cfg.PublishSize = 1 // so that the publish timeout bounds one request
 		}
 		w, err := openWebhook(p, scheme, url, source)
 		return w, asUsage(err)
-	case found && (scheme == "nats" || scheme == "tls"):
+	case scheme == "nats" || scheme == "tls":
 		n, err := openNATS(p, scheme, rest, source)
 		return n, asUsage(err)
-	case found && scheme == "kafka":
+	case scheme == "kafka":
 		k, err := openKafka(p, scheme, rest, source)
 		return k, asUsage(err)
-	case found && (scheme == "redis" || scheme == "rediss"):
+	case scheme == "redis" || scheme == "rediss":
 		r, err := openRedis(p, scheme, rest, source)
 		return r, asUsage(err)
-	case found && (scheme == "amqp" || scheme == "amqps"):
+	case scheme == "amqp" || scheme == "amqps":
 		a, err := openRabbitMQ(p, scheme, rest, source)
 		return a, asUsage(err)
-	case found && scheme == "discard" && rest == "":
+	case scheme == "discard":
 		return discard.New(), nil
-	}
-	switch {
-	case (scheme == "stdout" || scheme == "discard") && found:
-		return nil, usagef("publisher %s: takes nothing behind its colon", scheme)
-	case !found:
-		return nil, usagef("publisher has no colon: write it as one of\n%s", publisherForms)
 	}
 	return nil, usagef("publisher is unknown: use one of\n%s", publisherForms)
 }
