@@ -2,7 +2,10 @@ package conformance
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
+	"reflect"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -37,6 +40,12 @@ var turnScenarios = []Scenario{
 		Promise: "a new message is found by the next poll, and what is due at once is due in the next statement, which the poll tells",
 		lanes:   1,
 		run:     claimableAtOnce,
+	},
+	{
+		Name:    "Relay/ReadsIntoRoom",
+		Promise: "what is read is the same whatever the memory holds that it is read into",
+		lanes:   1,
+		run:     readsIntoRoom,
 	},
 	{
 		Name:    "Relay/Delayed",
@@ -192,6 +201,65 @@ func (t *trial) pollsDue(what string) {
 	if len(lanes) != 1 || !lanes[0].Due {
 		t.error("%s is due, and the poll does not say so: %+v", what, lanes)
 	}
+}
+
+func readsIntoRoom(t *trial) {
+	var all []outbox.Message
+	for i := range 10 {
+		full, plain, long := t.message(fmt.Sprint("full ", i)), t.message(fmt.Sprint("plain ", i)), t.message("")
+		full.Headers = map[string]string{"a": "b"}
+		long.Payload = slices.Repeat(long.Payload, 4<<10)
+		all = append(all, full, outbox.Message{ID: t.newID(t.rand), Topic: "bare", Type: "bare"}, plain, long)
+	}
+	t.enqueueAll(all...)
+	lease := t.claim("hand")
+	rows, err := t.store().Ready(t.ctx, t.db, 0, 0, dialect.Limit{Rows: len(all)})
+	t.must(err, "read ready")
+	if len(rows) != len(all) {
+		t.fail("the lane has %d messages and %d are read", len(all), len(rows))
+	}
+	var tried dialect.Settlement
+	for _, row := range rows[len(rows)/2:] {
+		tried.Failed = append(tried.Failed, dialect.Failure{Ref: row.Ref(), Attempts: 1, Blocking: row.KeyHash.Valid, Reason: "tried"})
+	}
+	ok, err := t.store().Settle(t.ctx, t.db, lease, leaseTime, tried)
+	t.must(err, "settle")
+	if !ok {
+		t.fail("the lease was lost")
+	}
+	// What was there before may show in nothing that is read.
+	other := dialect.Row{Message: rows[0].Message, Seq: -1, Pos: -1, Attempts: 77, CreatedAt: time.Unix(1, 0), Age: time.Hour, Blocked: true}
+	other.Key, other.KeyHash = sql.Null[string]{V: "other", Valid: true}, sql.Null[int64]{V: 77, Valid: true}
+	other.Payload, other.Headers, other.Revision, other.Replay, other.Lane = []byte("other"), `{"other":"x"}`, 77, 77, 77
+	for _, name := range []string{"ready", "due"} {
+		read := func(limit dialect.Limit) ([]dialect.Row, error) {
+			if name == "due" {
+				return t.store().Due(t.ctx, t.db, 0, limit)
+			}
+			return t.store().Ready(t.ctx, t.db, 0, 0, limit)
+		}
+		for _, size := range []int{1, 5, len(all), 2 * len(all)} {
+			room := slices.Repeat([]dialect.Row{other}, size)
+			for again := range 3 {
+				limit := dialect.Limit{Rows: len(all), Bytes: 1 << 20}
+				want, err := read(limit)
+				t.must(err, "read %s", name)
+				limit.Room = room
+				got, err := read(limit)
+				t.must(err, "read %s into memory for %d", name, size)
+				if len(want) == 0 || len(got) != len(want) {
+					t.fail("%d %s messages are read, and %d into memory for %d, the time %d", len(want), name, len(got), size, again)
+				}
+				for i := range want {
+					got[i].Age = want[i].Age // which grows
+					if !reflect.DeepEqual(got[i], want[i]) {
+						t.fail("message %d of those that are %s is not the same when it is read into memory for %d", i, name, size)
+					}
+				}
+			}
+		}
+	}
+	t.must(t.store().Release(t.ctx, t.db, lease), "release")
 }
 
 func claimableAtOnce(t *trial) {

@@ -284,6 +284,10 @@ type Limit struct {
 	// Bytes stops the read after the row that brings the sum of payload and
 	// header sizes to it or above. At least one row is returned. 0 is no limit.
 	Bytes int64
+	// Room is memory that the rows may be put into from its beginning on, whatever it
+	// holds; an engine may return a part of it, or not. Whoever reads batch after batch
+	// spares the memory for each.
+	Room []Row
 }
 
 // Row is a stored message.

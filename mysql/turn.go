@@ -200,7 +200,7 @@ func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64,
 			}
 		}
 		if last == few || there < readyAboveRows {
-			u, b := unpacker{lane: lane, few: true}, newBudget(limit)
+			u, b := unpacker{lane: lane, few: true, rows: limit.Room[:0]}, newBudget(limit)
 			rows, err = u.all(ctx, tx, b, s.sql.readyBodies,
 				s.sql.readyFew, lane, fits, fits, fits, after, readyAboveRows, after, readyAboveRows, lane, limit.Rows)
 			if err != nil {
@@ -223,9 +223,9 @@ func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64,
 				return err
 			}
 		}
-		u, b := unpacker{lane: lane, now: now}, newBudget(limit)
+		u, b := unpacker{lane: lane, now: now, rows: limit.Room[:0]}, newBudget(limit)
 		if last == full {
-			u.rows = make([]dialect.Row, 0, min(limit.Rows, 1000))
+			u.rows = slices.Grow(u.rows, min(limit.Rows, 1000))
 		}
 		if rows, err = u.all(ctx, tx, b, s.sql.readyBodies, s.sql.ready, lane, fits, fits, fits, lane, from, limit.Rows); err != nil {
 			return err
@@ -285,7 +285,7 @@ func (s *store) Due(ctx context.Context, db dialect.DB, lane int, limit dialect.
 				b.spend(p.size)
 			}
 		}
-		u := unpacker{lane: lane, parked: true, rows: make([]dialect.Row, 0, len(list))}
+		u := unpacker{lane: lane, parked: true, rows: slices.Grow(limit.Room[:0], len(list))}
 		fits := inlined(limit)
 		rows, err = u.all(ctx, tx, newBudget(dialect.Limit{Rows: len(list)}), s.sql.parkedBodies,
 			s.sql.readParked, fits, fits, fits, asJSON(list))

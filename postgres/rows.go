@@ -21,7 +21,7 @@ import (
 // batchOf is how the rows of a batch are read.
 type batchOf struct {
 	lane    int
-	most    int // rows, or so
+	limit   dialect.Limit
 	columns func(*dialect.Row) []any
 	decode  func(*decoder, *dialect.Row)
 }
@@ -94,17 +94,19 @@ func binaryRows(ctx context.Context, conn *pgx.Conn, b batchOf, text string, arg
 	}
 	defer rows.Close()
 	d := decoder{texts: make(map[string]string, 8)}
+	list = b.limit.Room[:0]
 	for rows.Next() {
-		if list == nil && rows.FieldDescriptions()[0].Format != pgx.BinaryFormatCode {
+		if len(list) == 0 && rows.FieldDescriptions()[0].Format != pgx.BinaryFormatCode {
 			return nil, errOtherWay
 		}
 		// A row is large: rather than to double, the list soon has room for all.
 		if n := len(list); n == cap(list) {
-			list = slices.Grow(list, max(min(8*n+16, b.most)-n, 1))
+			list = slices.Grow(list, max(min(8*n+16, b.limit.Rows)-n, 1))
 		}
 		list = list[:len(list)+1]
 		d.values = rows.RawValues()
 		r := &list[len(list)-1]
+		*r = dialect.Row{}
 		r.Lane = b.lane
 		d.message(r)
 		b.decode(&d, r)

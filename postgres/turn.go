@@ -86,12 +86,12 @@ func (s *store) Surface(ctx context.Context, db dialect.DB, lease dialect.Lease,
 
 // Ready reads a batch in one statement.
 func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64, limit dialect.Limit) ([]dialect.Row, error) {
-	return messages(ctx, db, batchOf{lane, limit.Rows, readyColumns, decodeReady}, s.sql.ready, lane, after, limit.Rows, bytes(limit))
+	return messages(ctx, db, batchOf{lane, limit, readyColumns, decodeReady}, s.sql.ready, lane, after, limit.Rows, bytes(limit))
 }
 
 // Due reads the heads that are due and what waits behind them in one statement.
 func (s *store) Due(ctx context.Context, db dialect.DB, lane int, limit dialect.Limit) ([]dialect.Row, error) {
-	return messages(ctx, db, batchOf{lane, limit.Rows, parkedColumns, decodeParked}, s.sql.due, lane, limit.Rows, bytes(limit))
+	return messages(ctx, db, batchOf{lane, limit, parkedColumns, decodeParked}, s.sql.due, lane, limit.Rows, bytes(limit))
 }
 
 func bytes(limit dialect.Limit) int64 {

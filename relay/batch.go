@@ -1,10 +1,13 @@
 package relay
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/dialect"
 )
 
@@ -23,7 +26,7 @@ const (
 // item is a row on its way to an outcome.
 type item struct {
 	row     *dialect.Row
-	message Message
+	headers map[string]string
 	next    *item // the next one of the same key
 	outcome outcome
 	err     error
@@ -44,42 +47,91 @@ type batch struct {
 	stuck bool
 }
 
+// room is what a turn's batches, of which there is one at a time, are made in.
+type room struct {
+	rows  []dialect.Row // the largest there were
+	items []item
+	heads []*item
+	last  map[int64]*item // of a key, by its hash
+}
+
+// sweep lets go of a batch, lest what its rows hold is kept until the next one.
+func (r *room) sweep(rows []dialect.Row) {
+	clear(rows)
+	clear(r.items)
+	clear(r.heads)
+	clear(r.last)
+	r.items, r.heads = r.items[:0], r.heads[:0]
+}
+
 func (t *turn) newBatch(rows []dialect.Row, parked bool) *batch {
-	b := &batch{turn: t, parked: parked, read: time.Now(), items: make([]item, len(rows))}
-	last := make(map[int64]*item, len(rows))
+	r := &t.room
+	if r.last == nil {
+		r.last = make(map[int64]*item, len(rows))
+	}
+	r.items = slices.Grow(r.items, len(rows))[:len(rows)]
 	for i := range rows {
-		row, it := &rows[i], &b.items[i]
+		row, it := &rows[i], &r.items[i]
 		it.row = row
 		if row.Blocked {
 			it.outcome = held
 			continue
 		}
-		it.message, it.err = t.message(row)
+		it.headers, it.err = headers(row)
 		if row.KeyHash.Valid {
-			before := last[row.KeyHash.V]
-			last[row.KeyHash.V] = it
+			before := r.last[row.KeyHash.V]
+			r.last[row.KeyHash.V] = it
 			if before != nil {
 				before.next = it
 				continue
 			}
 		}
-		b.heads = append(b.heads, it)
+		r.heads = append(r.heads, it)
 	}
-	return b
+	return &batch{turn: t, parked: parked, read: time.Now(), items: r.items, heads: r.heads}
+}
+
+// headers decodes a row's headers. If they do not decode they were written by another
+// hand; the row is undeliverable as it is.
+func headers(row *dialect.Row) (map[string]string, error) {
+	if row.Headers == "{}" {
+		return nil, nil
+	}
+	var h map[string]string
+	if err := json.Unmarshal([]byte(row.Headers), &h); err != nil {
+		return nil, Permanent(fmt.Errorf("headers are not a JSON object of strings: %w", err))
+	}
+	return h, nil
+}
+
+// message is what a publisher gets of an item.
+func (b *batch) message(it *item) Message {
+	row := it.row
+	return Message{
+		Message: outbox.Message{
+			ID: row.ID, Topic: row.Topic, Key: row.Key.V, EmptyKey: row.Key.Valid && row.Key.V == "",
+			Type: row.Type, ContentType: row.ContentType, Payload: row.Payload, Headers: it.headers, Revision: row.Revision,
+		},
+		Seq: row.Seq, Lane: b.lease.Lane, Epoch: b.lease.Epoch,
+		Attempt: row.Attempts + 1, Replay: row.Replay, CreatedAt: row.CreatedAt, Age: row.Age,
+	}
 }
 
 // settlement names what has an outcome.
 func (b *batch) settlement() dialect.Settlement {
 	s := dialect.Settlement{Archive: b.cfg.Retention != NoRetention}
+	published := &s.Published
+	if b.parked {
+		published = &s.PublishedParked
+	}
 	for i := range b.items {
 		it := &b.items[i]
 		switch it.outcome {
 		case accepted:
-			if b.parked {
-				s.PublishedParked = append(s.PublishedParked, it.row.Ref())
-			} else {
-				s.Published = append(s.Published, it.row.Ref())
+			if *published == nil {
+				*published = make([]dialect.Ref, 0, len(b.items)-i)
 			}
+			*published = append(*published, it.row.Ref())
 		case held:
 			if !b.parked { // a parked row behind its head is held already
 				s.Hold = append(s.Hold, it.row.Ref())
@@ -175,10 +227,10 @@ func (b *batch) settled(took time.Duration) {
 			}
 		case failed:
 			e.Failed++
-			b.observe(Failed{Message: it.message, Counted: it.counted, Delay: it.delay, Err: it.err})
+			b.observe(Failed{Message: b.message(it), Counted: it.counted, Delay: it.delay, Err: it.err})
 		case died:
 			e.Died++
-			b.observe(Died{Message: it.message, Err: it.err})
+			b.observe(Died{Message: b.message(it), Err: it.err})
 		case waiting, left:
 		}
 	}

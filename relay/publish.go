@@ -234,7 +234,7 @@ func (b *batch) try(chunk []*item) result {
 	}
 	messages := make([]Message, len(chunk))
 	for i, it := range chunk {
-		messages[i] = it.message
+		messages[i] = b.message(it)
 	}
 	began := time.Now()
 	errs := b.call(b.publishing, messages)

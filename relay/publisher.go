@@ -85,8 +85,8 @@ func Permanent(err error) error {
 
 // IsPermanent reports whether err was marked by [Permanent].
 func IsPermanent(err error) bool {
-	var e *permanentError
-	return errors.As(err, &e)
+	_, ok := errors.AsType[*permanentError](err)
+	return ok
 }
 
 type unavailableError struct{ err error }
@@ -107,8 +107,8 @@ func Unavailable(err error) error {
 
 // IsUnavailable reports whether err was marked by [Unavailable].
 func IsUnavailable(err error) bool {
-	var e *unavailableError
-	return errors.As(err, &e)
+	_, ok := errors.AsType[*unavailableError](err)
+	return ok
 }
 
 type retryAfterError struct {
@@ -134,7 +134,7 @@ func RetryAfter(err error, after time.Duration) error {
 // AskedDelay returns for how long err, marked by [RetryAfter], asks; 0 for any
 // other.
 func AskedDelay(err error) time.Duration {
-	if e := (*retryAfterError)(nil); errors.As(err, &e) {
+	if e, ok := errors.AsType[*retryAfterError](err); ok {
 		return max(0, e.after)
 	}
 	return 0

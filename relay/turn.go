@@ -2,15 +2,12 @@ package relay
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/dialect"
 )
 
@@ -34,6 +31,7 @@ type turn struct {
 	probed    bool // the probe's one message was handed over
 	failed    bool // the database refused an operation
 	worked    bool // something was surfaced or read
+	room      room
 
 	// anew tells that the connection broke, so that the next server may be another
 	// one: what was known of ready messages does not count any more.
@@ -155,7 +153,7 @@ func (t *turn) read(op string, read func(context.Context, dialect.Limit) ([]dial
 	if t.stop.Err() != nil || t.publishing.Err() != nil {
 		return nil, false, false
 	}
-	limit := dialect.Limit{Rows: t.cfg.Batch, Bytes: t.cfg.BatchBytes}
+	limit := dialect.Limit{Rows: t.cfg.Batch, Bytes: t.cfg.BatchBytes, Room: t.room.rows[:0]}
 	ctx, cancel := context.WithTimeout(t.publishing, t.cfg.Lease)
 	defer cancel()
 	rows, err := read(ctx, limit)
@@ -163,6 +161,9 @@ func (t *turn) read(op string, read func(context.Context, dialect.Limit) ([]dial
 		t.failed = t.publishing.Err() == nil
 		t.erred(ctx, "read "+op, err)
 		return nil, false, false
+	}
+	if cap(rows) > cap(t.room.rows) {
+		t.room.rows = rows
 	}
 	t.worked = t.worked || len(rows) > 0
 	return rows, len(rows) >= limit.Rows || sizeOf(rows) >= limit.Bytes, true
@@ -183,6 +184,7 @@ func (t *turn) deliver(rows []dialect.Row, parked, last bool) bool {
 		return true
 	}
 	b := t.newBatch(rows, parked)
+	defer t.room.sweep(rows)
 	b.publish()
 	s := b.settlement()
 	if last && !t.probe && !t.cfg.UntilEmpty && len(rows) <= t.cfg.Batch/4 && sizeOf(rows) <= t.cfg.BatchBytes/4 {
@@ -325,25 +327,6 @@ func (t *turn) validUntil() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.until
-}
-
-// message turns a stored row into what a publisher gets. A row whose headers
-// do not decode was written by another hand; it is undeliverable as it is.
-func (t *turn) message(row *dialect.Row) (Message, error) {
-	m := Message{
-		Message: outbox.Message{
-			ID: row.ID, Topic: row.Topic, Key: row.Key.V, EmptyKey: row.Key.Valid && row.Key.V == "",
-			Type: row.Type, ContentType: row.ContentType, Payload: row.Payload, Revision: row.Revision,
-		},
-		Seq: row.Seq, Lane: t.lease.Lane, Epoch: t.lease.Epoch,
-		Attempt: row.Attempts + 1, Replay: row.Replay, CreatedAt: row.CreatedAt, Age: row.Age,
-	}
-	if row.Headers != "{}" {
-		if err := json.Unmarshal([]byte(row.Headers), &m.Headers); err != nil {
-			return m, Permanent(fmt.Errorf("headers are not a JSON object of strings: %w", err))
-		}
-	}
-	return m, nil
 }
 
 // reason is an error's text as it is kept with the message.

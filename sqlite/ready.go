@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -89,7 +90,7 @@ func (p *packed) rows(lane int, limit dialect.Limit) ([]dialect.Row, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	all := make([]dialect.Row, 0, n)
+	all := slices.Grow(limit.Room[:0], n)
 	texts := make(map[string]string) // those that many messages share
 	shared := func(text string) string {
 		known, ok := texts[text]

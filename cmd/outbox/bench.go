@@ -147,7 +147,9 @@ func (b *benching) run(ctx context.Context, p *process, t target) error {
 			_ = showRow(p, r)
 		}
 	}
+	restore := tuneCollector(p.getenv, 0, 0) // as for the relays of the command
 	report, err := bench.Run(ctx, target, b.options)
+	restore()
 	progress.clear()
 	if errors.Is(err, bench.ErrNotDurable) {
 		return fmt.Errorf("%w; set it as said, or give --not-durable for figures that tell little", err)

@@ -105,7 +105,7 @@ func TestRelayHTTP(t *testing.T) {
 	}
 	for _, want := range []string{
 		`messaging_client_sent_messages_total{messaging_destination_name="orders",messaging_operation_name="send",messaging_system="discard"} 3`,
-		`outbox_messages{state="dead"} 0`, "go_goroutines ", `go_sql_open_connections{db_name="outbox"}`, `service_name="outbox"`,
+		`outbox_messages{state="dead"} 0`, "go_goroutines ", "go_gc_gogc_percent 400", `go_sql_open_connections{db_name="outbox"}`, `service_name="outbox"`,
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("/metrics lacks %q:\n%s", want, metrics)

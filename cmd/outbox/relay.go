@@ -245,6 +245,7 @@ func (c *relayRun) run(ctx context.Context, p *process) error {
 		}
 		defer stop()
 	}
+	defer tuneCollector(p.getenv, c.cfg.Workers, c.cfg.BatchBytes)()
 	began := time.Now()
 	log.Info("database is ready", "engine", o.Dialect().Name(), "server", o.found.Server, "lanes", o.Tables().Lanes)
 	if err := r.Run(ctx); err != nil {
