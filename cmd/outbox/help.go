@@ -37,6 +37,7 @@ Environment, for what stands in no flag:
                    who may act on the page of ui and of relay --http
   OTEL_EXPORTER_OTLP_ENDPOINT
                    where relay sends traces, with OpenTelemetry's other variables
+  GOGC, GOMEMLIMIT how far the heap of relay may grow
 `
 
 // overview is the text of `outbox help`.
