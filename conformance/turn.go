@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"fmt"
@@ -43,7 +44,7 @@ var turnScenarios = []Scenario{
 	},
 	{
 		Name:    "Relay/ReadsIntoRoom",
-		Promise: "what is read is the same whatever the memory holds that it is read into",
+		Promise: "what is read is the same whatever the memory holds that it is read into, and the next read does not change it",
 		lanes:   1,
 		run:     readsIntoRoom,
 	},
@@ -240,6 +241,7 @@ func readsIntoRoom(t *trial) {
 		}
 		for _, size := range []int{1, 5, len(all), 2 * len(all)} {
 			room := slices.Repeat([]dialect.Row{other}, size)
+			var before []dialect.Row
 			for again := range 3 {
 				limit := dialect.Limit{Rows: len(all), Bytes: 1 << 20}
 				want, err := read(limit)
@@ -255,7 +257,11 @@ func readsIntoRoom(t *trial) {
 					if !reflect.DeepEqual(got[i], want[i]) {
 						t.fail("message %d of those that are %s is not the same when it is read into memory for %d", i, name, size)
 					}
+					if before != nil && !bytes.Equal(before[i].Payload, want[i].Payload) {
+						t.fail("the payload of message %d of those that are %s changed with the next read", i, name)
+					}
 				}
+				before = slices.Clone(got) // a publisher may keep what it was given
 			}
 		}
 	}

@@ -286,7 +286,8 @@ type Limit struct {
 	Bytes int64
 	// Room is memory that the rows may be put into from its beginning on, whatever it
 	// holds; an engine may return a part of it, or not. Whoever reads batch after batch
-	// spares the memory for each.
+	// spares the memory for each. Keys and payloads that were read stay as they are: they
+	// are not part of it.
 	Room []Row
 }
 
