@@ -12,8 +12,9 @@
 // Who waits for the writer's place does not stand in a line: SQLite looks again after
 // up to 100 ms and may find the next one there. Where writers of several processes
 // never pause, a wait can outlast busy_timeout, and fails as a [dialect.Conflict]
-// that may be tried again, whether transactions are immediate or deferred. A store looks
-// again after 20 ms at most, so that a relay gets its turn beside producers that never pause.
+// that may be tried again, whether transactions are immediate or deferred. With a pool of
+// immediate ones, as [Open] makes it, a store looks again after 20 ms or so, so that a relay
+// gets its turn beside producers that never pause.
 //
 // The file must be in WAL mode and on a local disk. Network file systems do not
 // give the shared memory and the locks that WAL needs, and nothing can detect

@@ -183,6 +183,9 @@ func (s *store) transaction(ctx context.Context, db dialect.DB, f func(tx *sql.T
 	if err := f(tx); err != nil {
 		return err
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	return ended(ctx, tx.Commit())
 }
 
@@ -220,13 +223,28 @@ func beginOn(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
 	if patience <= askAnew {
 		return conn.BeginTx(ctx, nil)
 	}
+	patient, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	// Were the transaction's context to end, database/sql would end the transaction, and
+	// with some drivers close conn, while it is used here, which is a nil pointer there.
+	// So the context is looked at between the asks, and the statements that follow end with it.
+	begin := func() (*sql.Tx, error) { return conn.BeginTx(context.WithoutCancel(ctx), nil) }
 	var tx *sql.Tx
 	err := setPatience(ctx, conn, askAnew) // which may have been done even if it failed
 	if err == nil {
-		tx, err = conn.BeginTx(ctx, nil)
-		for asked := askAnew; asked < patience && (Dialect{}).Classify(err) == dialect.Conflict; asked += askAnew {
-			tx, err = conn.BeginTx(ctx, nil)
+		tx, err = begin()
+	}
+	// An ask takes somewhat longer than it is to, or no time where it is refused at once.
+	for left := patience - askAnew; left > 0 && patient.Err() == nil && (Dialect{}).Classify(err) == dialect.Conflict; left -= askAnew {
+		if left < askAnew {
+			if err = setPatience(ctx, conn, left); err != nil {
+				break
+			}
 		}
+		tx, err = begin()
+	}
+	if err != nil && ctx.Err() != nil {
+		err = ctx.Err()
 	}
 	if failed := setPatience(context.WithoutCancel(ctx), conn, patience); failed != nil {
 		// A connection that stays impatient would fail the application's transactions.

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -19,6 +21,16 @@ type asking struct {
 	path    string
 	asked   atomic.Int64
 	failing atomic.Pointer[failing]
+	// bare connections have nothing by which database/sql could keep one for another use.
+	bare bool
+	// slower is how much longer an ask takes than the connection is to wait.
+	slower time.Duration
+	// waits is the sum of what the asks were to wait, in milliseconds, once that was set.
+	waits, wait atomic.Int64
+	// begun, if it is not nil, is called when a transaction has begun, and ended tells
+	// whether the transaction's context ended with that.
+	begun func()
+	ended atomic.Bool
 }
 
 // failing is a statement that fails, though it may have been executed.
@@ -34,7 +46,20 @@ func (a *asking) Connect(context.Context) (driver.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return askingConn{c.(fullConn), a}, nil
+	asks := askingConn{c.(fullConn), a}
+	if a.bare {
+		return bareConn{asks, asks, asks, asks, asks}, nil
+	}
+	return asks, nil
+}
+
+// bareConn hides what else a connection can do.
+type bareConn struct {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
 }
 
 // fullConn is what database/sql looks for in a connection.
@@ -55,10 +80,24 @@ type askingConn struct {
 
 func (c askingConn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	c.of.asked.Add(1)
-	return c.fullConn.BeginTx(ctx, opts)
+	c.of.waits.Add(c.of.wait.Load())
+	time.Sleep(c.of.slower)
+	tx, err := c.fullConn.BeginTx(ctx, opts)
+	if err == nil && c.of.begun != nil {
+		c.of.begun()
+		c.of.ended.Store(ctx.Err() != nil)
+	}
+	return tx, err
 }
 
 func (c askingConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if ms, ok := strings.CutPrefix(query, "PRAGMA busy_timeout = "); ok {
+		n, err := strconv.ParseInt(ms, 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		c.of.wait.Store(n)
+	}
 	f := c.of.failing.Load()
 	if f == nil || f.statement != query {
 		return c.fullConn.ExecContext(ctx, query, args)
@@ -134,6 +173,50 @@ func TestWritesAskAnew(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		e.equal(e.patience(db), 600000, "patience")
+	})
+	t.Run("no longer than it is to", func(t *testing.T) {
+		e := fresh(t, 1)
+		for _, tt := range []struct {
+			patience string
+			slower   time.Duration
+			most     int64
+		}{
+			{"50", 0, 1}, {"51", 0, 2}, {"120", 0, 3}, {"300", 100 * time.Millisecond, 3}, {"0", 0, 1},
+		} {
+			db, a := e.asks(tt.patience)
+			a.slower = tt.slower
+			release, renewed := held(e, e.ctx, db)
+			r := <-renewed
+			release()
+			if asked := a.asked.Load(); r.ok || sqlite.New().Classify(r.err) != dialect.Conflict || asked > tt.most {
+				t.Errorf("%s ms: %+v, asked %d times", tt.patience, r, asked)
+			}
+			e.equal(strconv.Itoa(e.patience(db)), tt.patience, "patience")
+			if patience, _ := strconv.ParseInt(tt.patience, 10, 64); a.waits.Load() > patience {
+				t.Errorf("%s ms: waits for %d", tt.patience, a.waits.Load())
+			}
+		}
+	})
+	// Behind a driver that cannot tell whether its connections are usable, database/sql
+	// closes one whose transaction's context ended.
+	t.Run("until it is called off once begun", func(t *testing.T) {
+		e := fresh(t, 1)
+		db, a := e.asks("600000")
+		a.bare = true
+		lease := e.claim(0)
+		for range 100 {
+			ctx, cancel := context.WithCancel(e.ctx)
+			a.begun = cancel
+			if ok, err := e.store.Extend(ctx, db, lease, time.Minute); ok || !errors.Is(err, context.Canceled) || errors.Is(err, sql.ErrConnDone) {
+				t.Fatalf("%t, %v", ok, err)
+			}
+			if a.ended.Load() {
+				t.Fatal("database/sql ends the transaction while its connection is in use")
+			}
+		}
+		a.begun = nil
+		e.equal(e.patience(db), 600000, "patience of the pool's next connection")
+		e.must2(e.store.Extend(e.ctx, db, lease, time.Minute))
 	})
 	for name, f := range map[string]failing{
 		"with a patience that cannot be set":      {"PRAGMA busy_timeout = 50", false},
