@@ -33,9 +33,9 @@ of the setting, unless --not-durable is given. What a relay refuses to run on
 stays refused.
 
 It works in tables of its own with random names, which it makes and removes, also
-when it is interrupted. The machine should do nothing else meanwhile. The scale
-quick takes half an hour to an hour, full two to four hours and 10 GB of disk; tiny
-only tries that everything works.
+when it is interrupted, unless by a second signal. The machine should do nothing
+else meanwhile. The scale quick takes half an hour to an hour, full two to four
+hours and 10 GB of disk; tiny only tries that everything works.
 
 --report puts the results into a Markdown document, between two lines that mark
 the engine's place, which are added if they are not there; all else in it stays.

@@ -94,6 +94,7 @@ type conformity struct {
 	match          *regexp.Regexp
 	seed           uint64
 	short, asJSON  bool
+	flagged        bool // the DSN was given as a flag
 	soak, patience time.Duration
 	parallel       int
 	reports        []string
@@ -114,10 +115,13 @@ func onlySoaks(match *regexp.Regexp) bool {
 }
 
 // rerun is the command that runs one scenario again as it was run here. The DSN is
-// left to the environment.
+// left to the environment, where it says so if it was a flag.
 func (c conformity) rerun(t target) func(scenario string, seed uint64) string {
 	return func(scenario string, seed uint64) string {
 		var b strings.Builder
+		if c.flagged {
+			b.WriteString("OUTBOX_DSN=… ")
+		}
 		fmt.Fprintf(&b, "outbox conformance --seed %d", seed)
 		if c.short {
 			b.WriteString(" --short")
@@ -164,6 +168,7 @@ func conform(ctx context.Context, p *process, t target, c conformity) error {
 	if err := t.fromEnv(p.getenv); err != nil {
 		return err
 	}
+	c.flagged = t.dsn != p.getenv("OUTBOX_DSN")
 	e, err := engineOf(t.dsn)
 	if err != nil {
 		return err

@@ -81,6 +81,7 @@ func TestConformanceRerun(t *testing.T) {
 		{conformity{}, "", "outbox conformance --seed 5 --scenario '^Relay/A\\+B$'"},
 		{conformity{short: true, patience: 90e9}, "it's", `outbox conformance --seed 5 --short --schema 'it'\''s' --patience 1m30s --scenario '^Relay/A\+B$'`},
 		{conformity{soak: 600e9}, "", "outbox conformance --seed 5 --soak 10m0s"},
+		{conformity{soak: 600e9, flagged: true}, "", "OUTBOX_DSN=… outbox conformance --seed 5 --soak 10m0s"},
 	} {
 		if got := c.rerun(target{schema: c.schema})("Relay/A+B", 5); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/conformance"
@@ -201,13 +202,29 @@ func flagError(err error, fs *flag.FlagSet) error {
 		fs.VisitAll(func(f *flag.Flag) { names = append(names, "--"+f.Name) })
 		meant = suggestion("--"+strings.TrimPrefix(name, "-"), names)
 	}
+	number := "give a number"
+	if _, name, ok := strings.Cut(err.Error(), "for flag -"); ok {
+		name, _, _ = strings.Cut(name, ":")
+		if f := fs.Lookup(name); f != nil && isDuration(f.Value) {
+			number = "give a duration, for example 500ms or 15s"
+		}
+	}
 	return errors.New(strings.NewReplacer(
 		"provided but not defined: -", "is not known: --",
 		"for flag -", "for flag --",
-		": parse error", ": give a number",
+		": parse error", ": "+number,
 		": value out of range", ": the number is too large",
 		"needs an argument: -", "needs an argument: --",
 	).Replace(err.Error()) + meant)
+}
+
+func isDuration(v flag.Value) bool {
+	getter, ok := v.(flag.Getter)
+	if !ok {
+		return false
+	}
+	_, ok = getter.Get().(time.Duration)
+	return ok
 }
 
 // shown quotes an argument for an error text, unless it may hold a password.

@@ -288,6 +288,19 @@ func TestDSN(t *testing.T) {
 	}
 }
 
+// A value that does not parse is answered by what would.
+func TestFlagValues(t *testing.T) {
+	s := newShell(t)
+	for args, want := range map[string]string{
+		"health --max-age 5":        "invalid value \"5\" for flag --max-age: give a duration, for example 500ms or 15s",
+		"conformance --patience 5":  "for flag --patience: give a duration",
+		"conformance --seed x":      "for flag --seed: give a number",
+		"bench --rounds for -seed:": "for flag --rounds: give a number",
+	} {
+		s.fails(exitUsage, "", strings.SplitN(args, " ", 3), want)
+	}
+}
+
 func TestTargetFromEnvironment(t *testing.T) {
 	s := newShell(t)
 	s.env["OUTBOX_PREFIX"], s.env["OUTBOX_LANES"] = "from_env", "5"

@@ -30,9 +30,9 @@ number of relays may run on any number of machines; they share the lanes, and on
 that dies loses its lanes when its lease ends. Publishers:
 
 ` + publisherForms + `
-With --until-empty it ends when there is nothing left to do. A broker or database that
-is away, or a right that is missing, is waited for: give --timeout where something must
-end.
+With --until-empty it ends when there is nothing left to do. A broker that is away, a
+database that goes away, or a right that is missing is waited for: give --timeout where
+something must end. Where the database does not answer at the start, it ends with 1.
 
 SIGINT or SIGTERM stops it in order: nothing new is claimed, what is under way is
 finished and settled, and the exit code is 0. A second signal stops it at once.
