@@ -419,7 +419,10 @@ func (s *store) Ready(ctx context.Context, db dialect.DB, lane int, after int64,
 		_ = db.QueryRowContext(ctx, s.sql(`SELECT seq FROM {name:mark} WHERE lane = ?`), lane).Scan(&mark) // 0 without one
 		after = max(after, mark)
 	}
-	old := slices.Clone(limit.Room[:cap(limit.Room)])
+	var old []dialect.Row
+	if s.breach.leavesOld {
+		old = slices.Clone(limit.Room[:cap(limit.Room)])
+	}
 	rows, err := s.Store.Ready(ctx, db, lane, after, limit)
 	if err != nil || len(rows) == 0 {
 		return rows, err

@@ -228,11 +228,11 @@ func beginOn(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
 	// Were the transaction's context to end, database/sql would end the transaction, and
 	// with some drivers close conn, while it is used here, which is a nil pointer there.
 	// So the context is looked at between the asks, and the statements that follow end with it.
-	begin := func() (*sql.Tx, error) { return conn.BeginTx(context.WithoutCancel(ctx), nil) }
+	ask := func() (*sql.Tx, error) { return conn.BeginTx(context.WithoutCancel(ctx), nil) }
 	var tx *sql.Tx
 	err := setPatience(ctx, conn, askAnew) // which may have been done even if it failed
 	if err == nil {
-		tx, err = begin()
+		tx, err = ask()
 	}
 	// An ask takes somewhat longer than it is to, or no time where it is refused at once.
 	for left := patience - askAnew; left > 0 && patient.Err() == nil && (Dialect{}).Classify(err) == dialect.Conflict; left -= askAnew {
@@ -241,7 +241,7 @@ func beginOn(ctx context.Context, conn *sql.Conn) (*sql.Tx, error) {
 				break
 			}
 		}
-		tx, err = begin()
+		tx, err = ask()
 	}
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()

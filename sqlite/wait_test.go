@@ -31,6 +31,8 @@ type asking struct {
 	// whether the transaction's context ended with that.
 	begun func()
 	ended atomic.Bool
+	// wrote, if it is not nil, is called when a statement that is no PRAGMA was executed.
+	wrote func()
 }
 
 // failing is a statement that fails, though it may have been executed.
@@ -100,7 +102,11 @@ func (c askingConn) ExecContext(ctx context.Context, query string, args []driver
 	}
 	f := c.of.failing.Load()
 	if f == nil || f.statement != query {
-		return c.fullConn.ExecContext(ctx, query, args)
+		result, err := c.fullConn.ExecContext(ctx, query, args)
+		if err == nil && c.of.wrote != nil && !strings.HasPrefix(query, "PRAGMA") {
+			c.of.wrote()
+		}
+		return result, err
 	}
 	if f.executed {
 		if _, err := c.fullConn.ExecContext(ctx, query, args); err != nil {
@@ -196,6 +202,18 @@ func TestWritesAskAnew(t *testing.T) {
 				t.Errorf("%s ms: waits for %d", tt.patience, a.waits.Load())
 			}
 		}
+	})
+	t.Run("until it is called off once written", func(t *testing.T) {
+		e := fresh(t, 1)
+		db, a := e.asks("600000")
+		lease := e.claim(0)
+		ctx, cancel := context.WithCancel(e.ctx)
+		a.wrote = cancel
+		if ok, err := e.store.Extend(ctx, db, lease, time.Minute); ok || !errors.Is(err, context.Canceled) {
+			t.Errorf("%t, %v: committed for a caller that has gone", ok, err)
+		}
+		a.wrote = nil
+		e.must2(e.store.Extend(e.ctx, db, lease, time.Minute))
 	})
 	// Behind a driver that cannot tell whether its connections are usable, database/sql
 	// closes one whose transaction's context ended.

@@ -94,7 +94,6 @@ type conformity struct {
 	match          *regexp.Regexp
 	seed           uint64
 	short, asJSON  bool
-	flagged        bool // the DSN was given as a flag
 	soak, patience time.Duration
 	parallel       int
 	reports        []string
@@ -116,10 +115,10 @@ func onlySoaks(match *regexp.Regexp) bool {
 
 // rerun is the command that runs one scenario again as it was run here. The DSN is
 // left to the environment, where it says so if it was a flag.
-func (c conformity) rerun(t target) func(scenario string, seed uint64) string {
+func (c conformity) rerun(t target, getenv func(string) string) func(scenario string, seed uint64) string {
 	return func(scenario string, seed uint64) string {
 		var b strings.Builder
-		if c.flagged {
+		if t.dsn != getenv("OUTBOX_DSN") {
 			b.WriteString("OUTBOX_DSN=… ")
 		}
 		fmt.Fprintf(&b, "outbox conformance --seed %d", seed)
@@ -168,7 +167,6 @@ func conform(ctx context.Context, p *process, t target, c conformity) error {
 	if err := t.fromEnv(p.getenv); err != nil {
 		return err
 	}
-	c.flagged = t.dsn != p.getenv("OUTBOX_DSN")
 	e, err := engineOf(t.dsn)
 	if err != nil {
 		return err
@@ -200,7 +198,7 @@ func conform(ctx context.Context, p *process, t target, c conformity) error {
 		Source:  t.dsn,
 		Network: network(e, t.dsn),
 	}
-	opts := conformance.Options{Match: c.match, Parallel: c.parallel, Rerun: c.rerun(t)}
+	opts := conformance.Options{Match: c.match, Parallel: c.parallel, Rerun: c.rerun(t, p.getenv)}
 	if e.file != nil && opts.Parallel == 0 {
 		opts.Parallel = 1 // writers of one file wait for each other
 	}

@@ -76,14 +76,15 @@ func TestConformanceMistakes(t *testing.T) {
 func TestConformanceRerun(t *testing.T) {
 	for _, c := range []struct {
 		conformity
-		schema, want string
+		schema, dsn, want string
 	}{
-		{conformity{}, "", "outbox conformance --seed 5 --scenario '^Relay/A\\+B$'"},
-		{conformity{short: true, patience: 90e9}, "it's", `outbox conformance --seed 5 --short --schema 'it'\''s' --patience 1m30s --scenario '^Relay/A\+B$'`},
-		{conformity{soak: 600e9}, "", "outbox conformance --seed 5 --soak 10m0s"},
-		{conformity{soak: 600e9, flagged: true}, "", "OUTBOX_DSN=… outbox conformance --seed 5 --soak 10m0s"},
+		{conformity{}, "", "of the environment", "outbox conformance --seed 5 --scenario '^Relay/A\\+B$'"},
+		{conformity{short: true, patience: 90e9}, "it's", "of the environment", `outbox conformance --seed 5 --short --schema 'it'\''s' --patience 1m30s --scenario '^Relay/A\+B$'`},
+		{conformity{soak: 600e9}, "", "of the environment", "outbox conformance --seed 5 --soak 10m0s"},
+		{conformity{soak: 600e9}, "", "of a flag", "OUTBOX_DSN=… outbox conformance --seed 5 --soak 10m0s"},
 	} {
-		if got := c.rerun(target{schema: c.schema})("Relay/A+B", 5); got != c.want {
+		getenv := func(string) string { return "of the environment" }
+		if got := c.rerun(target{schema: c.schema, dsn: c.dsn}, getenv)("Relay/A+B", 5); got != c.want {
 			t.Errorf("got  %s\nwant %s", got, c.want)
 		}
 	}
