@@ -104,7 +104,7 @@ func observer(t *testing.T, cfg telemetry.Config) *telemetry.Observer {
 
 func message(topic, key string, headers map[string]string) relay.Message {
 	return relay.Message{
-		Message: outbox.Message{ID: uuid.New(), Topic: topic, Key: key, Type: "order.placed", Payload: []byte("4111"), Headers: headers},
+		Message: outbox.Message{ID: uuid.New(), Topic: topic, Key: key, Type: "order.placed", Payload: []byte("hunter2"), Headers: headers},
 		Lane:    3, Epoch: 7, Attempt: 1, Seq: 42,
 	}
 }
@@ -112,7 +112,7 @@ func message(topic, key string, headers map[string]string) relay.Message {
 func TestAttempts(t *testing.T) {
 	m := newMetrics(t)
 	o := observer(t, telemetry.Config{MeterProvider: m.provider, System: "kafka", Topics: []string{"orders"}})
-	orders, secret := message("orders", "k", nil), message("customer-4711", "k", nil)
+	orders, secret := message("orders", "k", nil), message("customer-ann", "k", nil)
 	orders.Age = 2 * time.Second
 	o.Observe(relay.Attempted{
 		Messages: []relay.Message{orders, secret, secret},
@@ -133,7 +133,7 @@ func TestAttempts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name := range all {
-		if strings.Contains(name, "4711") {
+		if strings.Contains(name, "customer-ann") {
 			t.Errorf("a topic nobody named is an attribute: %s", name)
 		}
 	}

@@ -111,7 +111,7 @@ func TestRelayHTTP(t *testing.T) {
 			t.Errorf("/metrics lacks %q:\n%s", want, metrics)
 		}
 	}
-	for _, secret := range []string{"key-of-ann", "4111"} {
+	for _, secret := range []string{"key-of-ann", "hunter2"} {
 		if strings.Contains(metrics, secret) {
 			t.Errorf("/metrics shows %q", secret)
 		}

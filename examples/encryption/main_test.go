@@ -33,7 +33,7 @@ func TestRun(t *testing.T) {
 		}
 	}
 	for line := range strings.Lines(text) {
-		if strings.HasPrefix(line, "the broker") && strings.Contains(line, "4111") {
+		if strings.HasPrefix(line, "the broker") && strings.Contains(line, "4111 1111") {
 			t.Errorf("the broker reads %s", line)
 		}
 	}
@@ -66,7 +66,7 @@ func keyring() *counted {
 
 var plain = outbox.Message{
 	ID: uuid.MustParse("0197c3a0-5b1e-7c3d-9a52-3f4b8d0e6a01"), Topic: "orders", Key: "42", Type: "order.placed",
-	ContentType: "application/json", Payload: []byte(`{"card": "4111"}`), Headers: map[string]string{"tenant": "blue"},
+	ContentType: "application/json", Payload: []byte(`{"card": "hunter2"}`), Headers: map[string]string{"tenant": "blue"},
 }
 
 func TestOpensWhatWasSealed(t *testing.T) {
@@ -87,7 +87,7 @@ func TestOpensWhatWasSealed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if bytes.Contains(sealed.Payload, []byte("4111")) || (m.Payload != nil && sealed.ContentType != "application/octet-stream") {
+			if bytes.Contains(sealed.Payload, []byte("hunter2")) || (m.Payload != nil && sealed.ContentType != "application/octet-stream") {
 				t.Errorf("sealed is %+v", sealed)
 			}
 			if len(m.Headers) != 1 {
@@ -134,7 +134,7 @@ func TestRefusesWhatWasChanged(t *testing.T) {
 				t.Fatal(err)
 			}
 			change(&sealed)
-			if opened, err := e.Open(t.Context(), sealed); !errors.Is(err, ErrOpen) || strings.Contains(err.Error(), "4111") || bytes.Equal(opened.Payload, plain.Payload) && name != "not sealed" {
+			if opened, err := e.Open(t.Context(), sealed); !errors.Is(err, ErrOpen) || strings.Contains(err.Error(), "hunter2") || bytes.Equal(opened.Payload, plain.Payload) && name != "not sealed" {
 				t.Errorf("opened %+v, %v", opened, err)
 			}
 		})
