@@ -234,10 +234,10 @@ func relayRates(ctx context.Context, r *run) error {
 	n := r.scale.batch(1000, small)
 	counts := []int{1, 2, 4}
 	chart := Chart{Title: "Drain by relays", X: "relays", Y: "messages/s"}
-	compare := func(what, single, plural, more string, rate func(count int) func(context.Context) ([]float64, error)) error {
+	compare := func(what, single, plural, more string, start func(count int) starter) error {
 		var sides []side
 		for _, count := range counts {
-			sides = append(sides, side{fmt.Sprintf("%s: %d", plural, count), rate(count)})
+			sides = append(sides, side{fmt.Sprintf("%s: %d", plural, count), r.standing(n, start(count))})
 		}
 		got, err := r.rounds(ctx, r.opts.Rounds, what, sides...)
 		if err != nil {
@@ -254,16 +254,11 @@ func relayRates(ctx context.Context, r *run) error {
 		}
 		return nil
 	}
-	err := compare("batch 1000", "relay", "relays", "", func(relays int) func(context.Context) ([]float64, error) {
-		cfg := relay.Config{Batch: 1000, Retention: relay.NoRetention}
-		return r.drainedBy(n, small, fleet{relays: relays, config: cfg}, r.drainTogether, rate(n))
-	})
+	err := compare("batch 1000", "relay", "relays", "", r.inProcess)
 	if err != nil || r.target.Process == nil {
 		return err
 	}
-	return compare("processes", "process", "processes", ", each a process", func(processes int) func(context.Context) ([]float64, error) {
-		return r.processRate(n, processes)
-	})
+	return compare("processes", "process", "processes", ", each a process", r.asProcesses)
 }
 
 func growth(ctx context.Context, r *run) error {

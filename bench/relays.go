@@ -195,38 +195,140 @@ func (f *fleet) tally() *tally {
 	return settled
 }
 
-// drainTogether is drain by relays that all run already: what starting them costs does
-// not count. Until each has polled, all lanes are held by the bench, and the clock runs
-// from before the first is let go.
-func (r *run) drainTogether(ctx context.Context, n int, f fleet) (time.Duration, error) {
-	letGo, err := r.hold(ctx, f.outbox)
-	if err != nil {
-		return 0, err
+// starter starts relays on an outbox. polled waits until each of them has polled; stop ends
+// them, with the first error of any kind that they met. A relay that ends by itself calls fail.
+type starter func(ctx context.Context, o *outbox.Outbox, fail context.CancelCauseFunc) (polled, stop func() error, err error)
+
+// standing is the drain rate of relays that have been running for a while. Until each has
+// polled, all lanes are held by the bench. Then they drain as many messages once before, which
+// does not count: a session's first statements cost the server much more than all that
+// follow. The lanes are held again while the tables are filled anew, and the clock runs from
+// before the first is let go until nothing is ready.
+func (r *run) standing(n int, start starter) func(ctx context.Context) ([]float64, error) {
+	return func(ctx context.Context) (_ []float64, err error) {
+		ctx, fail := context.WithCancelCause(ctx)
+		defer fail(nil)
+		o, err := r.outbox(ctx)
+		if err != nil {
+			return nil, err
+		}
+		letGo, err := r.hold(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		polled, stop, err := start(ctx, o, fail)
+		if err != nil {
+			return nil, err
+		}
+		took, err := func() (took time.Duration, err error) {
+			if err := polled(); err != nil {
+				return 0, err
+			}
+			for _, last := range []bool{false, true} {
+				if last {
+					if letGo, err = r.hold(ctx, o); err != nil {
+						return 0, err
+					}
+				}
+				if err := r.fill(ctx, enqueueIn(o), n, small); err != nil {
+					return 0, err
+				}
+				if err := r.tidy(ctx, tablesOf(o)...); err != nil {
+					return 0, err
+				}
+				began := time.Now()
+				if err := letGo(); err != nil {
+					return 0, err
+				}
+				if err := r.emptied(ctx, o, n); err != nil {
+					return 0, err
+				}
+				took = time.Since(began)
+			}
+			return took, nil
+		}()
+		if err := r.stopped(stop, err); err != nil {
+			return nil, err
+		}
+		return []float64{perSecond(n, took)}, r.drop(ctx, tablesOf(o)...)
 	}
-	settled, polled := f.tally(), newTally("relay polled")
-	f.polled, f.config.PollMax = polled.add, PollMax
-	stop, err := r.start(ctx, f)
-	if err != nil {
-		return 0, err
-	}
-	if err := polled.await(ctx, int64(f.relays)); err != nil {
-		return 0, r.stopped(stop, err)
-	}
-	if early := settled.total.Load(); early > 0 {
-		return 0, r.stopped(stop, fmt.Errorf("%d messages were settled while their lanes were held", early))
-	}
-	began := time.Now()
-	if err = letGo(); err == nil {
-		err = settled.await(ctx, int64(n))
-	}
-	took := time.Since(began)
-	return took, r.stopped(stop, err)
 }
 
-// hold claims all lanes, beside each other where the engine has that. letGo releases
-// them through the same connections.
+// emptied waits until nothing of n messages is ready.
+func (r *run) emptied(ctx context.Context, o *outbox.Outbox, n int) error {
+	began := time.Now()
+	for {
+		work, _, err := o.Store().Pending(ctx, o.DB(), benchOwner)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil || !work:
+			return err
+		case time.Since(began) > stalled+time.Duration(n)*time.Millisecond:
+			return fmt.Errorf("%d messages were not drained in %v", n, time.Since(began))
+		}
+		wait(ctx, 5*time.Millisecond)
+	}
+}
+
+// inProcess starts relays in this process.
+func (r *run) inProcess(relays int) starter {
+	return func(ctx context.Context, o *outbox.Outbox, _ context.CancelCauseFunc) (polled, stop func() error, err error) {
+		all := newTally("relay polled")
+		stop, err = r.start(ctx, fleet{
+			outbox: o, relays: relays, polled: all.add,
+			config: relay.Config{Batch: 1000, Retention: relay.NoRetention, PollMax: PollMax},
+		})
+		return func() error { return all.await(ctx, int64(relays)) }, stop, err
+	}
+}
+
+// asProcesses starts relays that are each a process.
+func (r *run) asProcesses(relays int) starter {
+	return func(ctx context.Context, o *outbox.Outbox, fail context.CancelCauseFunc) (polled, stop func() error, err error) {
+		var running []Process
+		stop = func() error {
+			for _, p := range running {
+				p.Stop()
+			}
+			return nil
+		}
+		for range relays {
+			p, err := r.target.Process(ctx, o.Tables().Prefix, o.Tables().Lanes)
+			if err != nil {
+				_ = stop() // what was wrong is known
+				return nil, nil, err
+			}
+			running = append(running, p)
+			go func() {
+				if err, early := <-p.Ended; early {
+					fail(err)
+				}
+			}()
+		}
+		return func() error {
+			for _, p := range running {
+				select {
+				case <-p.Polled:
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				case <-time.After(stalled):
+					return fmt.Errorf("a process did not poll for %v", stalled)
+				}
+			}
+			return nil
+		}, stop, nil
+	}
+}
+
+// benchOwner holds lanes in the bench's name.
+const benchOwner = "bench"
+
+// hold claims all lanes, beside each other where the engine has that, and waits for those that
+// a relay still keeps. letGo releases them through the same connections.
 func (r *run) hold(ctx context.Context, o *outbox.Outbox) (letGo func() error, err error) {
-	const owner, long = "bench", time.Hour
+	const long = time.Hour
+	began := time.Now()
 	epochs := make([]int64, o.Tables().Lanes)
 	each := func(do func(ctx context.Context, lane int) error) error {
 		if r.base.OneWriter {
@@ -251,16 +353,20 @@ func (r *run) hold(ctx context.Context, o *outbox.Outbox) (letGo func() error, e
 		return context.Cause(ctx)
 	}
 	err = each(func(ctx context.Context, lane int) (err error) {
-		var ok bool
-		epochs[lane], ok, err = o.Store().Claim(ctx, o.DB(), lane, owner, long)
-		if err == nil && !ok {
-			err = fmt.Errorf("lane %d could not be held", lane)
+		for ok := false; !ok; wait(ctx, time.Millisecond) {
+			epochs[lane], ok, err = o.Store().Claim(ctx, o.DB(), lane, benchOwner, long)
+			switch {
+			case err != nil || ok:
+				return err
+			case time.Since(began) > stalled:
+				return fmt.Errorf("lane %d could not be held", lane)
+			}
 		}
-		return err
+		return nil
 	})
 	return func() error {
 		return each(func(ctx context.Context, lane int) error {
-			return o.Store().Release(ctx, o.DB(), dialect.Lease{Lane: lane, Owner: owner, Epoch: epochs[lane]})
+			return o.Store().Release(ctx, o.DB(), dialect.Lease{Lane: lane, Owner: benchOwner, Epoch: epochs[lane]})
 		})
 	}, err
 }
@@ -277,71 +383,6 @@ func (r *run) stopped(stop func() error, err error) error {
 	}
 	r.note("a relay met an error and went on: " + met.Error())
 	return nil
-}
-
-// processRate fills fresh tables and has relays in processes of their own drain them,
-// timed as by drainTogether until nothing is ready.
-func (r *run) processRate(n, processes int) func(ctx context.Context) ([]float64, error) {
-	return func(ctx context.Context) (_ []float64, err error) {
-		o, err := r.filled(ctx, n, small)
-		if err != nil {
-			return nil, err
-		}
-		ctx, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		var stops []func()
-		defer func() {
-			for _, stop := range stops {
-				stop()
-			}
-			if err == nil {
-				err = r.drop(ctx, tablesOf(o)...)
-			}
-		}()
-		letGo, err := r.hold(ctx, o)
-		if err != nil {
-			return nil, err
-		}
-		var polled []<-chan struct{}
-		for range processes {
-			p, err := r.target.Process(ctx, o.Tables().Prefix, o.Tables().Lanes)
-			if err != nil {
-				return nil, err
-			}
-			stops, polled = append(stops, p.Stop), append(polled, p.Polled)
-			go func() {
-				if err, early := <-p.Ended; early {
-					cancel(err)
-				}
-			}()
-		}
-		for _, p := range polled {
-			select {
-			case <-p:
-			case <-ctx.Done():
-				return nil, context.Cause(ctx)
-			case <-time.After(stalled):
-				return nil, fmt.Errorf("a process did not poll for %v", stalled)
-			}
-		}
-		began := time.Now()
-		if err := letGo(); err != nil {
-			return nil, err
-		}
-		for work := true; work; {
-			wait(ctx, 5*time.Millisecond)
-			work, _, err = o.Store().Pending(ctx, o.DB(), "bench")
-			switch {
-			case ctx.Err() != nil:
-				return nil, context.Cause(ctx)
-			case err != nil:
-				return nil, err
-			case time.Since(began) > stalled+time.Duration(n)*time.Millisecond:
-				return nil, fmt.Errorf("%d processes did not drain %d messages in %v", processes, n, time.Since(began))
-			}
-		}
-		return []float64{perSecond(n, time.Since(began))}, nil
-	}
 }
 
 // perSecond is a rate.
@@ -386,10 +427,6 @@ func rate(n int) gauge {
 
 // drained fills fresh tables, drains them and removes them. The drain is what is gauged.
 func (r *run) drained(n, size int, f fleet, g gauge) func(ctx context.Context) ([]float64, error) {
-	return r.drainedBy(n, size, f, r.drain, g)
-}
-
-func (r *run) drainedBy(n, size int, f fleet, drain func(context.Context, int, fleet) (time.Duration, error), g gauge) func(ctx context.Context) ([]float64, error) {
 	return func(ctx context.Context) ([]float64, error) {
 		o, err := r.filled(ctx, n, size)
 		if err != nil {
@@ -397,7 +434,7 @@ func (r *run) drainedBy(n, size int, f fleet, drain func(context.Context, int, f
 		}
 		f := f
 		f.outbox = o
-		figures, err := g(func() (time.Duration, error) { return drain(ctx, n, f) })
+		figures, err := g(func() (time.Duration, error) { return r.drain(ctx, n, f) })
 		if err != nil {
 			return nil, err
 		}

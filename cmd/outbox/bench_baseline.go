@@ -135,6 +135,7 @@ func postgresBaseline() *bench.Baseline {
 			{Name: "wal_level", Query: "SHOW wal_level"},
 			{Name: "max_wal_size", Query: "SHOW max_wal_size"},
 			{Name: "shared_buffers", Query: "SHOW shared_buffers"},
+			{Name: "huge_pages", Query: "SHOW huge_pages"},
 			{Name: "autovacuum", Query: "SHOW autovacuum"},
 		},
 		Tidy: func(ctx context.Context, db *sql.DB, tables []string) error {
