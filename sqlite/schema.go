@@ -213,7 +213,7 @@ var errProbed = errors.New("it can be written")
 // inspectSession looks at the library and at the settings of the connection.
 func (s *store) inspectSession(ctx context.Context, tx *sql.Tx, in *dialect.Inspection) error {
 	var version, file, journal string
-	var timeout int
+	var timeout, synchronous int
 	for _, setting := range []struct {
 		statement string
 		value     any
@@ -222,6 +222,7 @@ func (s *store) inspectSession(ctx context.Context, tx *sql.Tx, in *dialect.Insp
 		{`SELECT file FROM pragma_database_list WHERE name = 'main'`, &file},
 		{`PRAGMA journal_mode`, &journal},
 		{`PRAGMA busy_timeout`, &timeout},
+		{`PRAGMA synchronous`, &synchronous},
 	} {
 		if err := tx.QueryRowContext(ctx, setting.statement).Scan(setting.value); err != nil {
 			return err
@@ -235,6 +236,11 @@ func (s *store) inspectSession(ctx context.Context, tx *sql.Tx, in *dialect.Insp
 	if file != "" && journal != "wal" {
 		in.Problems = append(in.Problems, fmt.Sprintf(
 			"journal_mode is %s, in which readers and the writer lock each other out: run PRAGMA journal_mode = WAL once", journal))
+	}
+	// In WAL mode NORMAL syncs at checkpoints only.
+	if names := []string{"OFF", "NORMAL"}; file != "" && synchronous < len(names) {
+		in.Problems = append(in.Problems, fmt.Sprintf("commits are not durable at once (synchronous is %s), "+
+			"so the loss of power can undo one whose message was published: set _synchronous=FULL in the DSN, for producers too", names[synchronous]))
 	}
 	if timeout == 0 {
 		in.Problems = append(in.Problems,

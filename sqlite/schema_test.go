@@ -21,7 +21,7 @@ func TestMigrate(t *testing.T) {
 			t.Errorf("the second run applied %v", applied)
 		}
 		e.equal(e.one(`SELECT count(*), min(lane), max(lane), sum(epoch) FROM {lane}`), fmt.Sprint(lanes, 0, lanes-1, 0), "lanes")
-		in, err := e.store.Inspect(e.ctx, e.db)
+		in, err := e.store.Inspect(e.ctx, open(t, e.path))
 		e.must(err)
 		e.equal(in.Problems, []string(nil), "problems")
 		e.equal([]int{in.Version, in.Lanes}, []int{3, lanes}, "version and lanes")
@@ -75,7 +75,7 @@ func TestUpgrade(t *testing.T) {
 	e.insert(e.messages("a", "", "a", "b")...)
 	const all = `SELECT seq, id, key, revision FROM {ready} ORDER BY seq`
 	before := e.rows(all)
-	in, err := e.store.Inspect(e.ctx, e.db)
+	in, err := e.store.Inspect(e.ctx, open(t, e.path))
 	e.must(err)
 	e.equal(in.Version, 1, "version before")
 	e.equal(in.Problems, []string(nil), "problems before")
@@ -150,7 +150,7 @@ func TestMigrateRefuses(t *testing.T) {
 				t.Errorf("Migrate is %v, %v, want an error with %q that leaves the engine's name to its caller", applied, err, test.remedy)
 			}
 			e.equal(e.rows(`SELECT sql FROM sqlite_schema`), before, "schema after the refusal")
-			in, err := store.Inspect(e.ctx, e.db)
+			in, err := store.Inspect(e.ctx, open(t, e.path))
 			e.must(err)
 			if name == "lanes differ" || name == "newer version" {
 				// Not the schema's fault: the caller compares the numbers.
@@ -193,7 +193,10 @@ func TestInspectFindsProblems(t *testing.T) {
 			}
 		}
 	}
-	inspect(e.store, e.db)
+	inspect(e.store, open(t, e.path))
+	inspect(e.store, e.db, "synchronous is OFF")
+	inspect(e.store, openDSN(t, e.path+"?_busy_timeout=1000&_synchronous=NORMAL"), "synchronous is NORMAL")
+	inspect(e.store, openDSN(t, e.path+"?_busy_timeout=1000&_synchronous=EXTRA"))
 	inspect(e.store, openDSN(t, e.path), "busy_timeout is 0")
 	inspect(e.store, openDSN(t, e.path+"?_busy_timeout=1000&_query_only=1"), "read-only")
 	inspect(e.store, openDSN(t, "file:"+strings.ReplaceAll(e.path, " ", "%20")+"?_busy_timeout=1000&mode=ro"), "read-only")
@@ -204,7 +207,7 @@ func TestInspectFindsProblems(t *testing.T) {
 	e.must(writer.Rollback())
 
 	e.exec(`DELETE FROM {lane} WHERE lane IN (1, 3)`)
-	inspect(e.store, e.db, "_lane has 2 of its 4 rows")
+	inspect(e.store, open(t, e.path), "_lane has 2 of its 4 rows")
 
 	journal := fresh(t, 4)
 	journal.exec(`PRAGMA journal_mode = DELETE`)
