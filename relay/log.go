@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 
@@ -19,7 +20,8 @@ type LogConfig struct {
 }
 
 // Log is an [Observer] that writes a relay's events into a log: its life at info,
-// failures at warn, what needs a person at error, and the rest at debug. A line about a
+// failures at warn, what needs a person at error, such as a panic of the publisher with its
+// stack, and the rest at debug. A line about a
 // message has its id, topic, lane, epoch, seq and attempt, and of its headers those that
 // connect logs (traceparent, correlation-id). Payloads and other headers are never
 // logged. An error is logged as the publisher or the driver words it.
@@ -56,6 +58,12 @@ func (l *Log) Observe(e Event) {
 		log(slog.LevelDebug, "scheduled messages are due", "lane", e.Lane, "messages", e.Messages)
 	case Attempted:
 		log(slog.LevelDebug, "published", "lane", e.Lane, "messages", len(e.Messages), "took", e.Took)
+		for _, err := range e.Errors { // once a call, though all its messages have the error
+			if p, ok := errors.AsType[*PanicError](err); ok {
+				log(slog.LevelError, "publisher panicked", "lane", e.Lane, "messages", len(e.Messages), "error", err, "stack", string(p.Stack))
+				break
+			}
+		}
 	case Failed:
 		log(slog.LevelWarn, "message failed, will be tried again", append(l.message(e.Message),
 			"counted", e.Counted, "delay", e.Delay, "kind", ErrorKind(e.Err), "error", e.Err)...)

@@ -2,11 +2,13 @@ package relay_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/outbox-suite/outbox"
 	"github.com/outbox-suite/outbox/dialect"
@@ -80,3 +82,40 @@ func TestLog(t *testing.T) {
 		}
 	}
 }
+
+// A panic is a mistake in a program, so its stack is logged, once a call.
+func TestLogsPanicsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		o := m.open(t)
+		m.enqueue(t, o, outbox.Message{Key: "a"}, outbox.Message{Key: "b"})
+		calls := 0
+		publisher := relay.PublisherFunc(func(context.Context, []relay.Message) []error {
+			if calls++; calls == 1 {
+				panicsHere()
+			}
+			return nil
+		})
+		var out bytes.Buffer
+		e := &events{}
+		l := relay.NewLog(o, relay.LogConfig{Logger: slog.New(slog.NewJSONHandler(&out, nil))})
+		drain(t, o, publisher, relay.Config{PublishConcurrency: 1, Observer: relay.Observers(e, l)})
+
+		attempts := list[relay.Attempted](e)
+		if len(attempts) == 0 || len(attempts[0].Errors) != 2 {
+			t.Fatalf("attempts are %+v", attempts)
+		}
+		for _, err := range attempts[0].Errors {
+			p, ok := errors.AsType[*relay.PanicError](err)
+			if !ok || p.Value != "oh" || err.Error() != "publisher panicked: oh" || !bytes.Contains(p.Stack, []byte("panicsHere")) {
+				t.Errorf("the error is %v with the stack %s", err, p.Stack)
+			}
+		}
+		if n := strings.Count(out.String(), `"stack":`); n != 1 || !strings.Contains(out.String(), "panicsHere") {
+			t.Errorf("the log has %d stacks: %s", n, out.String())
+		}
+	})
+}
+
+//go:noinline
+func panicsHere() { panic("oh") }

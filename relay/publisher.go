@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/outbox-suite/outbox"
@@ -140,6 +141,17 @@ func AskedDelay(err error) time.Duration {
 	return 0
 }
 
+// PanicError is the failure of all messages of a call in which the publisher panicked.
+type PanicError struct {
+	// Value is what it panicked with.
+	Value any
+	// Stack is the goroutine's, as of the panic.
+	Stack []byte
+}
+
+// Error returns the value's text, without the stack.
+func (e *PanicError) Error() string { return fmt.Sprintf("publisher panicked: %v", e.Value) }
+
 // The kinds of errors that [ErrorKind] tells apart.
 const (
 	KindPermanent   = "permanent"   // marked by [Permanent]
@@ -178,7 +190,7 @@ func (r *Relay) call(ctx context.Context, messages []Message) []error {
 	go func() {
 		defer func() {
 			if p := recover(); p != nil {
-				done <- all(len(messages), fmt.Errorf("publisher panicked: %v", p))
+				done <- all(len(messages), &PanicError{Value: p, Stack: debug.Stack()})
 			}
 		}()
 		errs := r.publisher.Publish(ctx, messages)

@@ -35,6 +35,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -278,7 +279,7 @@ func (c *call) publish(ctx context.Context, at []int) []error {
 	go func() {
 		defer func() {
 			if p := recover(); p != nil {
-				done <- all(len(messages), fmt.Errorf("router: publisher of route %q panicked: %v", route.Name, p))
+				done <- all(len(messages), fmt.Errorf("router: route %q: %w", route.Name, &relay.PanicError{Value: p, Stack: debug.Stack()}))
 			}
 		}()
 		done <- route.Publisher.Publish(ctx, messages)

@@ -241,6 +241,9 @@ func leavesBehind(t *testing.T) {
 		if errs[0] == nil || errs[1] != nil {
 			t.Errorf("%s: %v, want the first to fail and the second accepted", name, errs)
 		}
+		if p, ok := errors.AsType[*relay.PanicError](errs[0]); ok != (name == "panics") || ok && len(p.Stack) == 0 {
+			t.Errorf("%s: the error is %v", name, errs[0])
+		}
 		if took := time.Since(began); took > 900*time.Millisecond {
 			t.Errorf("%s: it took %v, and the relay would have given the call up", name, took)
 		}
