@@ -62,6 +62,8 @@ type Report struct {
 	Seed    uint64    `json:"seed"`
 	// Short tells that loads were small.
 	Short bool `json:"short"`
+	// Chosen is how many scenarios were to run. Of a check that ended early there are fewer results.
+	Chosen int `json:"chosen"`
 	// Results are in the order of [Scenarios].
 	Results []Result      `json:"results"`
 	Took    time.Duration `json:"took"`
@@ -98,7 +100,7 @@ const defaultParallel = 3
 // Check runs the scenarios against the target and reports. The error tells that
 // the check itself could not be done, not that a scenario failed: see
 // [Report.Failed]. When ctx ends, so does the check, with an error and the
-// results so far.
+// results so far; scenarios that were under way have none.
 func Check(ctx context.Context, target Target, opts Options) (Report, error) {
 	target, err := target.withDefaults()
 	if err != nil {
@@ -131,10 +133,14 @@ func Check(ctx context.Context, target Target, opts Options) (Report, error) {
 		return report, fmt.Errorf("conformance: no scenario matches %q", opts.Match)
 	}
 
+	report.Chosen = len(chosen)
 	results := make([]Result, len(chosen))
 	var mu sync.Mutex
 	one := func(i int) {
 		res := run(ctx, &target, &chosen[i])
+		if ctx.Err() != nil {
+			return // it was cut off, which says nothing of the promise
+		}
 		if res.Status == Failed && opts.Rerun != nil {
 			res.Rerun = opts.Rerun(res.Name, target.Seed)
 		}

@@ -44,6 +44,9 @@ func (r Report) WriteMarkdown(w io.Writer) error {
 	case n[Passed] == 0:
 		verdict = "nothing was tried"
 	}
+	if len(r.Results) < r.Chosen {
+		verdict = fmt.Sprintf("ended early, with %d of %d scenarios done: %s", len(r.Results), r.Chosen, verdict)
+	}
 	load := "full"
 	if r.Short {
 		load = "short"

@@ -279,7 +279,7 @@ func noTables(t *testing.T, s *shell) {
 	}
 	defer db.Close()
 	var left int
-	if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM sqlite_schema WHERE name LIKE 'bench%'").Scan(&left); err != nil {
+	if err := db.QueryRowContext(t.Context(), "SELECT count(*) FROM sqlite_schema WHERE name NOT LIKE 'sqlite%'").Scan(&left); err != nil {
 		t.Fatal(err)
 	}
 	if left > 0 {

@@ -31,8 +31,8 @@ that --dsn names, with relays that are killed, connections that are cut and
 brokers that misbehave. Every scenario works in tables of its own with a random
 name, which it makes and removes; nothing else is touched. The user needs the
 right to create tables. It takes a few minutes and keeps the server busy. When
-it is interrupted it removes its tables before it ends; a second signal does not
-wait for that.
+it is interrupted it removes its tables before it ends, and --report tells of what
+was done; a second signal does not wait for that.
 
 --soak runs the soak alone, for as long as you say: everything at once, from one
 seed. Without a time, as in --scenario '^Soak/', it takes half an hour; as one
@@ -210,9 +210,6 @@ func conform(ctx context.Context, p *process, t target, c conformity) error {
 	progress.show("0 of %d scenarios done …", total)
 	opts.OnProgress = func(scenario, how string) { progress.show("%s: %s", scenario, how) }
 	opts.OnResult = func(r conformance.Result) {
-		if ctx.Err() != nil {
-			return // it was interrupted, which says nothing of the promise
-		}
 		done++
 		progress.clear()
 		if !c.asJSON {
@@ -225,6 +222,9 @@ func conform(ctx context.Context, p *process, t target, c conformity) error {
 	report, err := conformance.Check(ctx, target, opts)
 	progress.clear()
 	if err != nil {
+		if len(report.Results) > 0 { // it was interrupted
+			err = errors.Join(err, writeReports(c.reports, report))
+		}
 		return err
 	}
 	failed := len(report.Failed())

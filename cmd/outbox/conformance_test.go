@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/outbox-suite/outbox/conformance"
@@ -24,7 +26,7 @@ func TestConformanceReports(t *testing.T) {
 	if err := json.Unmarshal([]byte(readFile(t, asJSON)), &report); err != nil {
 		t.Fatal(err)
 	}
-	if report.Seed != 7 || !report.Short || report.Program == "" || report.Began.IsZero() || len(report.Results) != 2 {
+	if report.Seed != 7 || !report.Short || report.Program == "" || report.Began.IsZero() || len(report.Results) != 2 || report.Chosen != 2 {
 		t.Errorf("the JSON report is %+v", report)
 	}
 	text := readFile(t, markdown)
@@ -40,6 +42,41 @@ func TestConformanceReports(t *testing.T) {
 		t.Errorf("the report tells the DSN:\n%s", text)
 	}
 }
+
+// What was done when a run is interrupted is reported all the same.
+func TestConformanceInterrupted(t *testing.T) {
+	s := newShell(t)
+	asJSON := filepath.Join(t.TempDir(), "report.json")
+	markdown := strings.TrimSuffix(asJSON, "json") + "md"
+	ctx, interrupt := context.WithCancelCause(t.Context())
+	var said buffer
+	code := run(ctx, &process{
+		stdout: writerFunc(func(p []byte) (int, error) { // the first result
+			interrupt(interrupted{syscall.SIGINT})
+			return len(p), nil
+		}),
+		stderr: &said, getenv: func(name string) string { return s.env[name] },
+	}, []string{"conformance", "--short", "--parallel", "1", "--scenario", "^(Enqueue/RollbackLeavesNothing|Soak/)", "--report", asJSON, "--report", markdown})
+	if code != exitSignal+int(syscall.SIGINT) {
+		t.Errorf("it exits with %d: %s", code, said.String())
+	}
+	var report conformance.Report
+	if err := json.Unmarshal([]byte(readFile(t, asJSON)), &report); err != nil {
+		t.Fatal(err)
+	}
+	if report.Chosen != 2 || len(report.Results) != 1 || report.Results[0].Status != conformance.Passed {
+		t.Errorf("the JSON report is %+v", report)
+	}
+	if text := readFile(t, markdown); !strings.Contains(text, "**Ended early, with 1 of 2 scenarios done: every promise that was tried held**: 1 passed") {
+		t.Errorf("the Markdown report is:\n%s", text)
+	}
+	noTables(t, s)
+}
+
+// writerFunc is a function as an [io.Writer].
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func TestConformanceMistakes(t *testing.T) {
 	s := newShell(t)
