@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -229,7 +230,7 @@ func idleCPU(ctx context.Context, r *run) error {
 	// down.
 	used := func(ctx context.Context) ([]float64, error) {
 		wait(ctx, r.scale.idle/10)
-		runtime.GC()
+		debug.FreeOSMemory() // or the runtime gives it back bit by bit meanwhile
 		before, _ := processTime()
 		began := time.Now()
 		wait(ctx, r.scale.idle)

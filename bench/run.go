@@ -53,6 +53,8 @@ type run struct {
 	pools  []*sql.DB
 	tables []string // made and not yet dropped, quoted
 	notes  map[string]bool
+	// reached is the least rate of writers that were to keep up another one.
+	reached map[int]float64
 }
 
 // Run measures the target. The tables it makes have random names, and are removed
@@ -119,7 +121,7 @@ func start(ctx context.Context, target Target, opts Options) (_ *run, err error)
 			Engine: target.Baseline.Name, Program: program(), Machine: thisMachine(), Began: time.Now().UTC(),
 			Seed: opts.Seed, Scale: opts.Scale.Name, Rounds: opts.Rounds,
 		},
-		notes: make(map[string]bool),
+		notes: make(map[string]bool), reached: make(map[int]float64),
 	}
 	defer func() { //nolint:contextcheck // as in Run
 		if err != nil {

@@ -297,7 +297,11 @@ func (r *run) pace(ctx context.Context, t tables, insert inserter, wake func(), 
 	}
 	group.Wait()
 	if took := time.Since(began); took > during*11/10 {
-		r.note(fmt.Sprintf("latency: the writers could not keep up with %d/s: they reached %s/s", rate, number(perSecond(n, took))))
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if least, ok := r.reached[rate]; !ok || perSecond(n, took) < least {
+			r.reached[rate] = perSecond(n, took)
+		}
 	}
 	return committed, context.Cause(ctx)
 }
@@ -356,6 +360,9 @@ func latency(ctx context.Context, r *run) error {
 		got, err := r.rounds(ctx, r.opts.Rounds, what, side{"wake-up", ours(true)}, side{"polling", ours(false)}, side{"loop", loop})
 		if err != nil {
 			return err
+		}
+		if least, ok := r.reached[rate]; ok {
+			r.note(fmt.Sprintf("latency: the writers could not keep up with %d/s: they reached %s/s or more", rate, number(least)))
 		}
 		chart := Chart{Title: "Commit to publish", X: "messages/s", Y: "ms", Log: true, LogY: true}
 		for i, mode := range []string{"wake-up", "polling"} {
